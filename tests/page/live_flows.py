@@ -10,7 +10,7 @@ from pathlib import Path
 import forked
 
 SOURCE = '''
-"""Orders whose charge fails once, and texts that are streamed."""
+"""Orders whose charge fails once, texts that are streamed, and an agent that streams what it thinks."""
 import os
 import time
 
@@ -58,7 +58,28 @@ def build_text(name):
     return graph.compile()
 
 
-order, text, story = build_order(), build_text("text"), build_text("story")
+def build_agent():
+    graph = hf.Graph("agent")
+
+    @graph.node
+    def think(state, ctx):
+        turn = f"{state['until']}.{ctx.iteration}"
+        wait_for(turn)
+        ctx.emit(f"thought {ctx.iteration}\\n")
+        wait_for(turn + ".said")
+        return {"turn": turn}
+
+    @graph.node
+    def act(state):
+        wait_for(state["turn"] + ".done")
+        return {"acted": True}
+
+    graph.chain(hf.START, think, act)
+    graph.branch("act", lambda state: hf.END if state["turn"].endswith(".3") else "think", ["think", hf.END])
+    return graph.compile(max_iterations=5)
+
+
+order, text, story, agent = build_order(), build_text("text"), build_text("story"), build_agent()
 '''
 
 

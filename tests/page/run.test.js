@@ -63,9 +63,14 @@ test("the next problem goes around", () => {
 });
 
 test("the tab that opens follows from the place and the visit", () => {
-  assert.equal(tabFor(true, null), "change");
-  assert.equal(tabFor(false, { status: "running", chunks: 3 }), "stream");
-  assert.equal(tabFor(false, { status: "completed", chunks: 3 }), "overview");
+  const fresh = { opened: null, streams: false };
+  assert.equal(tabFor(true, { status: "running", chunks: 3 }, fresh), "change");
+  assert.equal(tabFor(false, { status: "running", chunks: 3 }, fresh), "stream");
+  assert.equal(tabFor(false, { status: "completed", chunks: 3 }, fresh), "overview");
+  assert.equal(tabFor(false, { status: "running", chunks: 0 }, fresh), "overview");
+  assert.equal(tabFor(false, { status: "running", chunks: 1 }, { opened: "overview", streams: false }), "stream");
+  assert.equal(tabFor(false, { status: "running", chunks: 0 }, { opened: null, streams: true }), "stream");
+  assert.equal(tabFor(false, { status: "completed", chunks: 3 }, { opened: "stream", streams: true }), "stream");
 });
 
 test("the first remedy of a failed run is the filled button, and the others follow", () => {

@@ -121,7 +121,9 @@ def test_the_tree_follows_a_child_run_that_moves_without_its_caller(tab, serve, 
     page = open_run(tab, serving, "order-1?view=family")
     page.locator(".family .status-word", has_text="failed").first.wait_for()
     hf.cancel(member(serving, "parcel"), store=serving.store)
-    page.locator(".family .status-word", has_text="cancelled").wait_for()
+    page.locator(".run-view .family .status-word", has_text="cancelled").wait_for()
+    in_panel = page.locator(".run-panel .family .status-word", has_text="cancelled")
+    in_panel.wait_for(state="attached")
 
 
 def test_a_run_without_a_family_has_no_view_of_it(tab, serve, tmp_path):

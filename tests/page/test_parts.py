@@ -246,8 +246,10 @@ def test_a_panel_without_a_node_reads_nothing_when_the_run_has_an_event(page):
                 return { ok: true, value: null };
             };
             const panel = createPanel({ api: { get }, clock: { now: () => 100 } });
-            panel.update({ place: { run: "r", query: {} }, node: null, checkpoints: [], end: 1 });
+            const view = { place: { run: "r", query: {} }, node: null, checkpoints: [], end: 1 };
+            panel.update({ ...view, signs: { readings: 1 } });
             panel.event({ seq: 2, kind: "RunPaused", node: null });
+            panel.update({ ...view, signs: { readings: 2 } });
             await new Promise((resolve) => setTimeout(resolve)); // a read begins in a turn of its own
             return asked;
         }"""

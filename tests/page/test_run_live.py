@@ -34,10 +34,10 @@ DELAYS = """() => {
 
 @pytest.fixture(scope="module")
 def serving(serve, tmp_path_factory):
-    """A server that executes runs of the flow `text` and leaves all others to workers."""
+    """A server that executes runs of the flows `text` and `agent`, and leaves all others to workers."""
     folder = tmp_path_factory.mktemp("live")
     write_live(folder)
-    return serve("live.py:text", folder=folder)
+    return serve("live.py:text", "live.py:agent", folder=folder)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +82,9 @@ def test_a_run_is_watched_to_its_end_while_its_worker_is_killed_and_another_take
     held.get_by_text("killed", exact=True).wait_for(timeout=30_000)
     page.locator(".timeline path.bar.ask").wait_for()
     status(page, "crashed").wait_for()
+    attempt = page.locator(".run-panel .attempts li", has_text="attempt 1")
+    attempt.get_by_text("its process died").wait_for()
+    assert "running" not in page.locator(".run-panel").inner_text()
     second = hands.work("live.py:order")
     held.get_by_text(f"pid {second.pid} took over").wait_for(timeout=30_000)
     assert held.get_by_text("killed", exact=True).is_visible()
@@ -178,6 +181,42 @@ def test_chunks_appear_soon_and_scrolling_up_stops_following(tab, serving, hands
     assert text.inner_text().count("It begins") == 1
 
 
+def test_what_an_agent_streams_is_shown_as_soon_as_it_streams_unless_the_reader_chose_another_tab(
+    tab, serving, hands
+):
+    start(hands, "agent", "a-1")
+    page = show(tab, serving, "a-1")
+    panel = page.locator(".run-panel")
+
+    def is_shown(node: str, opened: str) -> None:
+        panel.locator("h2", has_text=node).wait_for()
+        panel.locator(".panel-head [aria-current]", has_text=opened).wait_for()
+
+    def let(step: str) -> None:
+        (serving.folder / f"a-1.go.{step}").touch()
+
+    is_shown("think", "Overview")  # nothing is streamed yet
+    let("1")
+    panel.locator(".stream-text", has_text="thought 1").wait_for()
+    is_shown("think", "Stream")
+    let("1.said")
+    is_shown("act", "Overview")
+    let("1.done")
+    is_shown("think", "Stream")  # it has streamed before
+    let("2")
+    panel.locator(".stream-text", has_text="thought 2").wait_for()
+    panel.locator(".panel-head").get_by_role("link", name="Overview").click()
+    is_shown("think", "Overview")
+    for step in ("2.said", "2.done", "3"):
+        let(step)
+    page.locator(".panel-head", has_text="iteration 3").wait_for()
+    is_shown("think", "Overview")
+    for step in ("3.said", "3.done"):
+        let(step)
+    status(page, "completed").wait_for()
+    is_shown("think", "Overview")
+
+
 def test_a_server_that_comes_back_continues_where_it_was_without_a_gap(tab, serving, hands, worker):
     start(hands, "order", "o-2")
     one = tab()
@@ -197,7 +236,7 @@ def test_a_server_that_comes_back_continues_where_it_was_without_a_gap(tab, serv
     page.get_by_text("Not live since").wait_for(timeout=25_000)
     assert seqs.all_inner_texts() == before
     hands.file("o-2").touch()  # the run goes on without the server
-    serving.restart("live.py:text")
+    serving.restart("live.py:text", "live.py:agent")
     status(page, "completed").wait_for(timeout=40_000)
     page.get_by_text("Not live since").wait_for(state="hidden")
     page.locator(".view-tools .new-pill").click()

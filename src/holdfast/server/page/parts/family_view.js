@@ -18,7 +18,8 @@ export function createFamilyView(app) {
   return {
     element: element("div", { class: "view-pad" }, fetched.problem, rows.element),
     update({ place, end }) {
-      fetched.want(`runs/${place.run}/family`, {}, end + Math.floor(app.clock.now() / FAMILY_S));
+      const follows = { end, turn: Math.floor(app.clock.now() / FAMILY_S) };
+      fetched.want({ path: `runs/${place.run}/family`, asked: {}, follows });
     },
   };
 }

@@ -1,9 +1,15 @@
 // What a part reads from the server when it is shown. The answer to an earlier question is dropped; a problem is said in place.
 
+import { whenChanged } from "../pure/depending.js";
+import { formatQuery } from "../pure/fragments.js";
 import { createReader } from "../shell/reader.js";
 import { createBanner, problemBanner } from "./banner.js";
 
-/** @typedef {Record<string, string | number | boolean | null | undefined>} Asked  what is null or undefined is left out */
+/**
+ * @typedef {Record<string, string | number | boolean | null | undefined>} Asked  what is null or undefined is left out
+ * @typedef {{ path: string, asked: Asked, follows?: unknown }} Wanted  `follows`: whatever else the answer depends on, whole,
+ *   because the server may use any part of it
+ */
 
 const FETCH_MS = 500;
 
@@ -14,7 +20,7 @@ const FETCH_MS = 500;
 export function createFetched(app, take) {
   const problem = createBanner();
   let [path, query] = ["", /** @type {import("../pure/fragments.js").Query} */ ({})];
-  let [wanted, taken, version] = ["", "", /** @type {unknown} */ ("")];
+  let [wanted, taken] = ["", ""];
   const reader = createReader(() => FETCH_MS, read);
 
   async function read() {
@@ -30,18 +36,13 @@ export function createFetched(app, take) {
   return {
     problem: problem.element,
     ask: reader.ask,
-    /**
-     * Read this, unless it was read; soon again if it has a newer version.
-     * @param {string} next
-     * @param {Asked} asked
-     * @param {unknown} [newer]
-     */
-    want(next, asked, newer = "") {
-      [path, query] = [next, queryOf(asked)];
-      const [was, before] = [wanted, version];
-      [wanted, version] = [JSON.stringify([path, query]), newer];
-      if (wanted !== was || version !== before) reader.ask(wanted !== was);
-    },
+    /** Read this, unless it was read; soon again if what the answer follows has changed. */
+    want: whenChanged((/** @type {Wanted} */ next) => {
+      [path, query] = [next.path, queryOf(next.asked)];
+      const was = wanted;
+      wanted = `${path}?${formatQuery(query)}`;
+      reader.ask(wanted !== was);
+    }),
   };
 }
 

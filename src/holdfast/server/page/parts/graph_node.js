@@ -1,5 +1,6 @@
 // The boxes of the graph: a node, and several nodes that are drawn as one. Each is a button; a change touches only what differs.
 
+import { whenChanged } from "../pure/depending.js";
 import { markPaths } from "../pure/graph_shapes.js";
 import { fitName } from "../pure/node_views.js";
 import { drawing, element, setAttribute, setText } from "../shell/elements.js";
@@ -26,7 +27,10 @@ export function createGraphNode(first, act) {
   const head = element("span", { class: "node-head" }, name, once, time);
   const host = element("button", { type: "button", onclick: () => act(box) }, head, notes);
   if (box.kind === "node") host.prepend(status.element);
-  let [shown, drawn] = ["", ""];
+  const drawMarks = whenChanged((/** @type {{ width: number, marks: string[] }} */ { width, marks: all }) => {
+    marks.replaceChildren(...markPaths(all, width).map(([of, d]) => drawing("path", { d, class: `fill-${of}` })));
+    host.append(marks);
+  });
 
   /** @param {NodeView} view */
   function showNode(view) {
@@ -34,11 +38,7 @@ export function createGraphNode(first, act) {
     setText(name, fitName(view, box.w));
     setText(time, view.time);
     setAttribute(host, "data-tone", view.look.tone);
-    const next = [box.w, ...view.marks].join();
-    if (next === drawn) return;
-    drawn = next;
-    marks.replaceChildren(...markPaths(view.marks, box.w).map(([of, d]) => drawing("path", { d, class: `fill-${of}` })));
-    host.append(marks);
+    drawMarks({ width: box.w, marks: view.marks });
   }
 
   /** @param {GroupView} view */
@@ -50,10 +50,8 @@ export function createGraphNode(first, act) {
 
   return {
     element: host,
-    update({ box: next, chosen, current, node, group }) {
-      const key = JSON.stringify([chosen, current, node, group]);
-      if (key === shown && next === box) return;
-      [shown, box] = [key, next];
+    update: whenChanged((/** @type {BoxView} */ { box: next, chosen, current, node, group }) => {
+      box = next;
       if (node) showNode(node);
       if (group) showGroup(group);
       const view = /** @type {NodeView | GroupView} */ (node ?? group);
@@ -65,7 +63,7 @@ export function createGraphNode(first, act) {
       setAttribute(host, "aria-current", chosen && "true");
       host.tabIndex = current ? 0 : -1;
       Object.assign(host.style, { transform: `translate(${box.x}px, ${box.y}px)`, width: `${box.w}px`, height: `${box.h}px` });
-    },
+    }),
   };
 }
 

@@ -1,6 +1,7 @@
 // The overview of a graph that is larger than its pane: all boxes in their colours, and the part that is in view. It is for the
 // pointer; keys move through the graph itself.
 
+import { whenChanged } from "../pure/depending.js";
 import { isButton } from "../pure/graph_shapes.js";
 import { groupBy } from "../pure/groups.js";
 import { lookOfNode } from "../pure/statuses.js";
@@ -12,7 +13,10 @@ const [WIDE, HIGH] = [96, 240];
 export function createOverview(scroller) {
   const [boxes, view] = [drawing("g"), drawing("rect", { class: "overview-view" })];
   const host = drawing("svg", { class: "graph-overview", "aria-hidden": "true" }, boxes, view);
-  let [small, scale, drawn] = [1, 1, ""];
+  let [small, scale] = [1, 1];
+  const draw = whenChanged((/** @type {{ class: string, d: string }[]} */ paths) =>
+    boxes.replaceChildren(...paths.map((path) => drawing("path", path))),
+  );
 
   /** @param {PointerEvent} event */
   function scroll({ buttons, clientX, clientY, pointerId }) {
@@ -55,10 +59,7 @@ export function createOverview(scroller) {
         class: `fill-${look}`,
         d: same.map(({ x, y, w, h }) => `M${x} ${y}h${w}v${Math.max(1 / small, h)}h-${w}z`).join(""),
       }));
-      const key = JSON.stringify(paths);
-      if (key === drawn) return;
-      drawn = key;
-      boxes.replaceChildren(...paths.map((path) => drawing("path", path)));
+      draw(paths);
     },
   };
 }

@@ -1,5 +1,6 @@
 // The ledger of a run: every decision in its log, by whom and why, and whether the log is exactly what was written.
 
+import { whenChanged } from "../pure/depending.js";
 import { formatFragment } from "../pure/fragments.js";
 import { damagedSeqs, verifiedWords } from "../pure/ledgers.js";
 import { fullInstant, timeOfDay } from "../pure/words.js";
@@ -27,7 +28,7 @@ export function createLedgerView(app) {
   /** @type {import("../shapes.js").LedgerEntry[]} */
   let entries = [];
   /** The seq after which entries are read. */
-  let [after, shown] = [0, ""];
+  let after = 0;
   let isChecked = false;
   const type = createSelect("Type", "All decisions", () => read(0));
   type.update(ENTRY_TYPES.map((one) => [one, one]));
@@ -82,8 +83,17 @@ export function createLedgerView(app) {
   function read(next) {
     after = next;
     const asked = { limit: ENTRIES_PAGE, after: after || null, type: type.element.value || null };
-    fetched.want(`runs/${view.place.run}/ledger`, { ...asked, verify: (isChecked && !after) || null }, after ? "" : view.end);
+    fetched.want({
+      path: `runs/${view.place.run}/ledger`,
+      asked: { ...asked, verify: (isChecked && !after) || null },
+      follows: after ? null : view.end,
+    });
   }
+
+  const follow = whenChanged((/** @type {{ run: string | undefined, end: number }} */ { run }, before) => {
+    if (run !== before?.run) isChecked = false;
+    read(0);
+  });
 
   return {
     element: element(
@@ -97,11 +107,7 @@ export function createLedgerView(app) {
     ),
     update(next) {
       view = next;
-      const key = `${next.place.run} ${next.end}`;
-      if (key === shown) return;
-      if (!shown.startsWith(`${next.place.run} `)) isChecked = false;
-      shown = key;
-      read(0);
+      follow({ run: next.place.run, end: next.end });
     },
   };
 }

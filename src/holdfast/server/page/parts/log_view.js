@@ -1,6 +1,7 @@
 // The log of a run, newest first, by node and kind. New events wait behind a pill, so that no row moves under the pointer.
 
 import { eventWords, kindWords, toneOfEvent } from "../pure/event_words.js";
+import { whenChanged } from "../pure/depending.js";
 import { formatFragment } from "../pure/fragments.js";
 import { fullInstant, plural, timeOfDay } from "../pure/words.js";
 import { button, element, keepChildren, setAttribute, setText } from "../shell/elements.js";
@@ -39,7 +40,7 @@ export function createLogView(app) {
   let events = [];
   /** The seq before which events are read, and were read; null: from the end. */
   let [before, older] = /** @type {(number | null)[]} */ ([null, null]);
-  let [count, shown] = [0, ""];
+  let count = 0;
   kind.update([]);
   const fetched = createFetched(app, (page) => {
     if (!page) return;
@@ -59,14 +60,15 @@ export function createLogView(app) {
   /** @param {number | null} next */
   function read(next) {
     before = next;
-    fetched.want(`runs/${view.place.run}/events`, {
-      newest: true,
-      limit: EVENTS_PAGE,
-      before: before ?? (view.place.at && view.place.at + 1),
-      node: node.element.value || null,
-      kind: kind.element.value || null,
-    });
+    const chosen = { node: node.element.value || null, kind: kind.element.value || null };
+    const asked = { newest: true, limit: EVENTS_PAGE, before: before ?? (view.place.at && view.place.at + 1), ...chosen };
+    fetched.want({ path: `runs/${view.place.run}/events`, asked });
   }
+
+  const choose = whenChanged((/** @type {{ run: string | undefined, at: number | undefined, node: string }} */ chosen) => {
+    node.element.value = chosen.node;
+    read(null);
+  });
 
   /** @param {number} next */
   function showFresh(next) {
@@ -87,19 +89,15 @@ export function createLogView(app) {
     event(event) {
       const { value } = node.element;
       const meets = (!value || event.node === value) && (!kind.element.value || event.kind === kind.element.value);
-      if (shown && meets && view.place.at === undefined) showFresh(count + 1);
+      if (view && meets && view.place.at === undefined) showFresh(count + 1);
     },
     update(next) {
       view = next;
       node.update(next.nodes.map((one) => [one, one]));
       const { run, at } = next.place;
-      const key = `${run} ${at} ${next.node}`;
-      if (key !== shown) {
-        shown = key;
-        node.element.value = next.node;
-        read(null);
-      } else if (at === undefined && !node.element.value && !kind.element.value && events.length)
-        showFresh(next.end - events[0].seq); // also what came while another view was shown
+      if (choose({ run, at, node: next.node })) return;
+      const isWhole = at === undefined && !node.element.value && !kind.element.value;
+      if (isWhole && events.length) showFresh(next.end - events[0].seq); // also what came while another view was shown
     },
   };
 }

@@ -1,5 +1,6 @@
 // All nodes of a run as a table: the same facts as the graph, for those who read rather than look.
 
+import { isEqual } from "../pure/depending.js";
 import { netOf } from "../pure/graph_shapes.js";
 import { viewBox } from "../pure/graph_views.js";
 import { button, element, setAttribute, setText } from "../shell/elements.js";
@@ -36,7 +37,7 @@ export function createNodeTable({ choose }) {
       const next = Object.keys(value.picture.nodes).map((name) => {
         const row = { ...viewBox(value, net, name), chosen: name === value.node };
         const before = rows.get(name);
-        return before && JSON.stringify(before) === JSON.stringify(row) ? before : row;
+        return before && isEqual(before, row) ? before : row;
       });
       rows = new Map(next.map((row) => [row.name, row]));
       table.update(next);

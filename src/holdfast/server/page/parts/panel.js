@@ -19,7 +19,7 @@ import { createBodies } from "./visit_tabs.js";
  * @typedef {object} PanelView
  * @property {Place} place
  * @property {string | null} node
- * @property {import("../shapes.js").NodeMark | undefined} mark
+ * @property {{ mark: import("../shapes.js").NodeMark | undefined } & Record<string, unknown>} signs  whatever can change it
  * @property {{ seq: number, node: string | null, iteration: number, execution: number }[]} checkpoints
  * @property {number} end  the last event of the log
  *
@@ -44,7 +44,10 @@ export function createPanel(app) {
   let view;
   /** @type {NodeVisit | null} */
   let visit = null;
-  let [tab, openedAt] = ["overview", ""];
+  /** The tab that opened by itself, and where. */
+  let [tab, openedAt] = [/** @type {string | null} */ (null), ""];
+  /** The nodes of the run that have streamed since it is looked at. @type {Set<string>} */
+  let streaming = new Set();
   const fetched = createFetched(app, (value) => {
     visit = value;
     draw();
@@ -52,48 +55,53 @@ export function createPanel(app) {
   const host = element("section", { class: "run-panel", "aria-label": "Node" }, head, fetched.problem, content);
 
   function draw() {
-    const { place, node, mark } = view;
+    const { place, node } = view;
+    const { mark } = view.signs;
     head.hidden = node === null;
     content.hidden = tabs.element.hidden = chips.hidden = !visit;
     setText(name, node ?? "");
     if (!visit) return status.update(lookOfNode(mark));
     const choice = choiceIn(place);
     const attempt = visit.attempts.find((one) => one.attempt === choice.attempt) ?? visit.attempts.at(-1) ?? null;
-    // A tab that opened by itself stays when the visit goes on.
     const where = `${place.run} ${place.at} ${node}`;
-    if (choice.tab || where !== openedAt) tab = choice.tab ?? tabFor(place.at !== undefined, visit);
+    const opened = where === openedAt ? tab : null;
+    const isLookedAt = opened !== null && content.matches(":hover, :focus-within");
+    tab = isLookedAt ? opened : tabFor(place.at !== undefined, visit, { opened, streams: streaming.has(visit.node) });
     openedAt = where;
+    const shown = choice.tab ?? tab;
     const isLatest = !visit.attempts.length || (mark?.iteration === visit.iteration && mark.execution === visit.execution);
     status.update(isLatest && visit.item === null ? lookOfNode(mark) : lookOfRun(visit));
     drawChips(chipsOf(visit, attempt?.attempt ?? null, place));
     tabs.update(
       TABS.map((key) => ({
-        ...tabTo(place, titled(key), { node: node ?? undefined, tab: key }, key === tab),
+        ...tabTo(place, titled(key), { node: node ?? undefined, tab: key }, key === shown),
         key,
         count: key === "steps" ? visit?.steps.length : 0,
       })),
     );
-    const body = bodies[tab];
+    const body = bodies[shown];
     if (content.firstElementChild !== body.element) content.replaceChildren(body.element);
-    body.update({ ...view, visit, attempt, now: app.clock.now() });
+    body.update({ ...view, mark, visit, attempt, now: app.clock.now() });
   }
 
   return {
     element: host,
-    chunk: (chunk) => bodies.stream.chunk(chunk),
-    event(event) {
-      bodies.stream.event(event);
-      // A visit that is shown as it was stays as it is.
-      if (view?.node && event.node === view.node && view.place.at === undefined) fetched.ask();
+    chunk(chunk) {
+      bodies.stream.chunk(chunk);
+      if (streaming.has(chunk.node)) return;
+      streaming.add(chunk.node);
+      draw();
     },
+    event: bodies.stream.event,
     update(next) {
-      const { place, node, mark } = next;
+      const { place, node, signs } = next;
       if (node !== view?.node || place.run !== view.place.run) visit = null;
+      if (place.run !== view?.place.run) streaming = new Set();
       view = next;
       setAttribute(host, "data-chosen", Boolean(place.query.node));
       const { iteration, execution, item } = choiceIn(place);
       const asked = { iteration, execution, item, at: place.at };
-      if (node !== null) fetched.want(`runs/${place.run}/nodes/${node}`, asked, `${mark?.status} ${mark?.tries}`);
+      if (node !== null) fetched.want({ path: `runs/${place.run}/nodes/${node}`, asked, follows: signs });
       draw();
     },
   };

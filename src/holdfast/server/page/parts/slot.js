@@ -1,5 +1,6 @@
 // A place whose content is made anew only when what it shows has changed, so that what a reader opened in it stays open.
 
+import { whenChanged } from "../pure/depending.js";
 import { element } from "../shell/elements.js";
 
 /**
@@ -10,16 +11,10 @@ import { element } from "../shell/elements.js";
  */
 export function createSlot(look, make) {
   const host = element("div", { class: look, hidden: true });
-  let shown = "";
-  return {
-    element: host,
-    update(value) {
-      const text = JSON.stringify(value) ?? "";
-      if (text === shown) return;
-      shown = text;
-      const content = make(value).flatMap((one) => one || []);
-      host.replaceChildren(...content);
-      host.hidden = !content.length;
-    },
-  };
+  const update = whenChanged((/** @type {T} */ value) => {
+    const content = make(value).flatMap((one) => one || []);
+    host.replaceChildren(...content);
+    host.hidden = !content.length;
+  });
+  return { element: host, update };
 }

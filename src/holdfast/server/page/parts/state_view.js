@@ -58,8 +58,8 @@ export function createStateView(app) {
       places.hidden = !since;
       if (document.activeElement !== from) from.value = since ?? "1";
       if (document.activeElement !== to) to.value = String(place.at ?? end);
-      if (since) fetched.want(`runs/${place.run}/diff`, { from: since, to: place.at }, end);
-      else fetched.want(`runs/${place.run}/state`, { brief: true, at: place.at }, end);
+      const asked = since ? { from: since, to: place.at } : { brief: true, at: place.at };
+      fetched.want({ path: `runs/${place.run}/${since ? "diff" : "state"}`, asked, follows: end });
     },
   };
 }

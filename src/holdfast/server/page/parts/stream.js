@@ -1,5 +1,6 @@
 // What an attempt streams. It follows the end until one scrolls up, and again when one is back at the end.
 
+import { whenChanged } from "../pure/depending.js";
 import { addChunk, addRecorded, beginText, isSame, textOf } from "../pure/streams.js";
 import { plural } from "../pure/words.js";
 import { button, element, setText } from "../shell/elements.js";
@@ -28,7 +29,7 @@ export function createStream(app) {
   const cut = element("p", { class: "hint" }, "The beginning is in the log.");
   const text = element("pre", { class: "stream-text", role: "region", dir: "auto", tabindex: "0", "aria-label": "Stream" });
   const down = button("new-pill", () => (text.scrollTop = text.scrollHeight), "Follow");
-  let [following, reading, shown] = [true, false, ""];
+  let [following, reading] = [true, false];
   let all = beginText();
   /** Chunks that came live, of all attempts: one may come before the page knows its attempt. @type {StreamChunk[]} */
   const heard = [];
@@ -61,13 +62,13 @@ export function createStream(app) {
   const reader = createReader(
     () => 500,
     async () => {
-      const key = shown;
+      const { run, streamer } = view;
       let read = beginText();
       reading = true;
       for (let [page, after] = [0, 0]; page < PAGES && after !== null; page += 1) {
-        const query = { node: [view.streamer.node ?? ""], kind: ["NodeStreamed"], limit: ["200"], after: [String(after)] };
-        const answer = await app.api.get(`runs/${view.run}/events`, query);
-        if (key !== shown) return;
+        const query = { node: [streamer.node ?? ""], kind: ["NodeStreamed"], limit: ["200"], after: [String(after)] };
+        const answer = await app.api.get(`runs/${run}/events`, query);
+        if (run !== view.run || !isSame(streamer, view.streamer)) return;
         if (!answer.ok) break;
         read = answer.value.events.reduce(record, read);
         after = answer.value.newer;
@@ -79,6 +80,11 @@ export function createStream(app) {
     },
   );
 
+  const begin = whenChanged((/** @type {{ run: string, streamer: Streamer }} */ _) => {
+    [following, all] = [true, beginText()];
+    reader.ask(true);
+  });
+
   /** @param {import("../pure/streams.js").StreamedText} text @param {RunEvent} event */
   const record = (text, event) => {
     const { chunks, item } = /** @type {any} */ (event.body ?? {});
@@ -89,11 +95,7 @@ export function createStream(app) {
     element: element("section", { class: "stream" }, element("h3", {}, "Stream ", badge), cut, text, down),
     update(next) {
       view = next;
-      const key = JSON.stringify([next.run, next.streamer]);
-      if (key !== shown) {
-        [shown, following, all] = [key, true, beginText()];
-        reader.ask(true);
-      }
+      begin({ run: next.run, streamer: next.streamer });
       draw();
     },
     chunk(chunk) {

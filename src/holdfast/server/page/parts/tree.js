@@ -1,6 +1,7 @@
 // A JSON value as a tree. Objects and arrays open and close; what a reader opened stays open when the value changes. A branch is
 // made when it is opened, so a state of megabytes costs nothing until then.
 
+import { whenChanged } from "../pure/depending.js";
 import { plural } from "../pure/words.js";
 import { button, element } from "../shell/elements.js";
 
@@ -13,7 +14,6 @@ export function createTree() {
   /** The paths that a reader opened or closed. @type {Map<string, boolean>} */
   const chosen = new Map();
   const host = element("div", { class: "tree" });
-  let shown = "";
 
   /**
    * @param {unknown} value
@@ -57,15 +57,7 @@ export function createTree() {
     return list;
   }
 
-  return {
-    element: host,
-    update(value) {
-      const text = JSON.stringify(value) ?? "";
-      if (text === shown) return;
-      shown = text;
-      host.replaceChildren(createBranch(value, "", ""));
-    },
-  };
+  return { element: host, update: whenChanged((value) => host.replaceChildren(createBranch(value, "", ""))) };
 }
 
 /** @param {unknown} value @returns {[string, unknown][] | null} */

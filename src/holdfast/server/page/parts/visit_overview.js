@@ -1,5 +1,6 @@
 // A visit at a glance: the error with its lines, all attempts, what a crashed one left, why it ran, and the steps that are kept.
 
+import { whenChanged } from "../pure/depending.js";
 import { familyRow } from "../pure/families.js";
 import { formatFragment, withQuery } from "../pure/fragments.js";
 import { statusOfItem } from "../pure/node_views.js";
@@ -202,16 +203,15 @@ function createItems(app) {
   const host = element("section", {}, title, rows.element, more);
   /** Those after the ones that the visit has. @type {any[]} */
   let rest = [];
-  let shown = "";
   /** @type {OverviewView} */
   let view;
 
   async function read() {
     const { node, iteration, execution, items } = view.visit;
     const query = queryOf({ iteration, execution, at: view.place.at, items_from: (items?.length ?? 0) + rest.length });
-    const key = shown;
+    const before = rest;
     const answer = await app.api.get(`runs/${view.place.run}/nodes/${node}`, query);
-    if (!answer.ok || key !== shown) return;
+    if (!answer.ok || before !== rest) return;
     rest = [...rest, ...answer.value.items];
     show();
   }
@@ -239,13 +239,15 @@ function createItems(app) {
     setText(more, `${left} more`);
   }
 
+  const begin = whenChanged((/** @type {Record<string, unknown>} */ _) => (rest = []));
+
   return {
     element: host,
     update(next) {
       const { visit, place } = next;
-      const key = JSON.stringify([place.run, place.at, visit.node, visit.iteration, visit.execution]);
-      if (key !== shown) rest = [];
-      [view, shown] = [next, key];
+      view = next;
+      const { node, iteration, execution } = visit;
+      begin({ run: place.run, at: place.at, node, iteration, execution });
       host.hidden = !visit.items || visit.item !== null;
       if (!host.hidden) show();
     },

@@ -105,8 +105,8 @@ function createChanges(app) {
         tabTo(base, `now, @${end}`, { with: "now" }, withNow),
         tabTo(base, "any other…", { view: "state", from: String(before ?? seq) }, false),
       ]);
-      if (withNow) fetched.want(`runs/${place.run}/diff`, { from: seq }, end);
-      else fetched.want(`runs/${place.run}/diff`, { from: before, to: seq });
+      const [asked, follows] = withNow ? [{ from: seq }, end] : [{ from: before, to: seq }];
+      fetched.want({ path: `runs/${place.run}/diff`, asked, follows });
     },
   };
 }
@@ -131,8 +131,7 @@ function createReceipts(app) {
     /** @param {any} view */
     update(view) {
       visit = view.visit;
-      const { node, iteration, execution } = visit;
-      fetched.want(`runs/${view.place.run}/receipts`, { node }, `${iteration}.${execution} ${view.attempt?.status}`);
+      fetched.want({ path: `runs/${view.place.run}/receipts`, asked: { node: visit.node }, follows: visit });
     },
   };
 }

@@ -111,11 +111,13 @@ export function nextProblem(nodes, chosen) {
 }
 
 /**
- * The tab that opens if none is chosen.
+ * The tab that is open if none is chosen. What a visit streams is shown as soon as there is something, and stays when the visit
+ * has ended; of a node that has streamed before, it is shown at once.
  * @param {boolean} isPast
- * @param {{ status: string, chunks: number } | null} visit
+ * @param {{ status: string, chunks: number }} visit
+ * @param {{ opened: string | null, streams: boolean }} before  the tab that has opened by itself; whether the node has streamed
  */
-export function tabFor(isPast, visit) {
+export function tabFor(isPast, { status, chunks }, { opened, streams }) {
   if (isPast) return "change";
-  return visit?.status === "running" && visit.chunks ? "stream" : "overview";
+  return status === "running" && (chunks || streams) ? "stream" : (opened ?? "overview");
 }

@@ -135,7 +135,7 @@ export function createRunScreen(app) {
     drawings.update({ known, nodes, place, chosen, now, again });
     drawView(choice, known, seq);
     panel.element.hidden = Boolean(known.problems.run);
-    if (!known.problems.run) panel.update({ place, node: chosen, mark: nodes[chosen ?? ""], checkpoints, end: seq });
+    if (!known.problems.run) panel.update({ place, node: chosen, signs: data.signsOf(chosen ?? ""), checkpoints, end: seq });
     openAsked(choice.node);
   }
 

@@ -45,7 +45,7 @@ export function createRunData(app, run, heard) {
   const path = `runs/${run}`;
   /** @type {{ row: import("../shapes.js").Row | null, run: import("../shapes.js").ShownRun | null, picture: any,
    *   geometry: any, checkpoints: any[], timeline: any, requests: any[], files: any,
-   *   again: string[], problems: Record<string, Problem | null> }} `again`: nodes that a resume from here would run again */
+   *   again: Set<string>, problems: Record<string, Problem | null> }} `again`: nodes that a resume from here would run again */
   const known = {
     row: null,
     run: null,
@@ -55,7 +55,7 @@ export function createRunData(app, run, heard) {
     timeline: null,
     requests: [],
     files: null,
-    again: [],
+    again: new Set(),
     problems: {},
   };
   /** @type {number | undefined} */
@@ -66,6 +66,8 @@ export function createRunData(app, run, heard) {
   let states = { seq: 0, nodes: {}, stale: false };
   /** Events that the picture may not have. @type {RunEvent[]} */
   let recent = [];
+  /** The last event of each node that came live, and how often everything was read: events may have been missed before. */
+  let [heardOf, readings] = [/** @type {Record<string, number>} */ ({}), 0];
   /** The pages of a timeline that have been read, if there are more. @type {import("../shapes.js").Timeline | null} */
   let pages = null;
   /** The last checkpoint that is known to be as it was; 0 after the run went back. */
@@ -192,13 +194,13 @@ export function createRunData(app, run, heard) {
 
   /** What a resume from the place that is shown would run again: the server's own preview of it. */
   async function readAgain() {
-    known.again = [];
+    known.again = new Set();
     if (at === undefined || !mayOperate(app.meta().role)) return;
     const options = { key: createKey(), query: { preview: ["1"] } };
     const asked = at;
     const answer = await app.api.post(`${path}/resume`, { checkpoint: at, force: true }, options);
     if (stopped || asked !== at || !answer.ok) return;
-    known.again = answer.value.rerun.map((/** @type {{ node: string }} */ one) => one.node);
+    known.again = new Set(answer.value.rerun.map((/** @type {{ node: string }} */ one) => one.node));
     changed();
   }
 
@@ -238,6 +240,7 @@ export function createRunData(app, run, heard) {
     recent = [...recent.slice(-RECENT), event];
     states = applyEvent(states, event);
     if (event.kind === "RunRewound") lastPlace = 0;
+    if (event.node) heardOf = Object.assign(byName(heardOf), { [event.node]: event.seq });
     if (at === undefined) readers.picture.ask();
     for (const one of [readers.row, readers.places, readers.timeline]) one.ask();
     if (known.requests.length || event.kind.endsWith("Refused")) readers.requests.ask();
@@ -246,9 +249,11 @@ export function createRunData(app, run, heard) {
   }
 
   function readAll() {
+    readings += 1;
     for (const one of Object.values(readers)) one.ask(true);
   }
 
+  const currentNodes = () => (at === undefined ? states.nodes : (known.picture?.nodes ?? {}));
   const currentConnection = () => (stream ? connection : app.feed.connection());
   const stopTicks = app.clock.onTick(() => {
     if (currentConnection().state !== "live" || Math.round(app.clock.now()) % ROW_S) return;
@@ -260,8 +265,19 @@ export function createRunData(app, run, heard) {
     readAll,
     connection: currentConnection,
     retry: () => (stream ?? app.feed).retry(),
+    /**
+     * Whatever can change what the server says about a visit of a node: what is known of the node and of its child runs, and, of
+     * the present, its events.
+     * @param {string} node
+     */
+    signsOf: (node) => ({
+      mark: currentNodes()[node],
+      children: known.run?.children.filter((one) => one.node === node),
+      event: at === undefined ? heardOf[node] : undefined,
+      readings,
+    }),
     /** The nodes at the place that is shown. */
-    nodes: () => (at === undefined ? states.nodes : (known.picture?.nodes ?? {})),
+    nodes: currentNodes,
     /** @param {number | undefined} next */
     setPlace(next) {
       if (known.picture && next === at) return;

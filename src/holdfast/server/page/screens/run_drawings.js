@@ -1,6 +1,7 @@
 // The drawings of a run: its graph, or the same as a table, and its timeline, or on a phone its story. All show the same nodes at
 // the same place in time.
 
+import { whenChanged } from "../pure/depending.js";
 import { placeAt } from "../pure/run_choices.js";
 import { plural } from "../pure/words.js";
 import { createBanner, problemBanner } from "../parts/banner.js";
@@ -47,9 +48,13 @@ export function createRunDrawings({ go, choose, chooseVisit, chooseIteration, re
     body,
   );
   const timelinePane = element("div", { class: "run-timeline" }, timelineFault.element, timeline.element, story.element);
-  let drawnTimes = "";
-  /** @type {unknown[]} */
-  let drawn = [];
+  /** The present, to the second: running times move on with it. */
+  let second = 0;
+  const drawGraph = whenChanged((/** @type {{ part: typeof graph, value: any }} */ { part, value }) => part.update(value));
+  const drawTimeline = whenChanged((/** @type {any} */ value) => {
+    if (isPhone()) story.update(value);
+    timeline.update(value);
+  });
 
   /** @param {DrawnRun} value */
   function update(value) {
@@ -66,26 +71,20 @@ export function createRunDrawings({ go, choose, chooseVisit, chooseIteration, re
     setText(note, isPast ? `as it was at @${place.at}` : geometry ? tellGraph(geometry) : "");
     body.hidden = !geometry || !picture;
     if (!geometry || !picture) return;
-    const then = isPast ? picture.at : now;
-    // Events that change nothing here, and chunks, cost nothing; running times move on with the seconds.
-    const isSame = (/** @type {unknown} */ one, /** @type {number} */ number) => one === drawn[number];
-    const shown = [nodes, geometry, picture, chosen, place.at, known.again, part, Math.floor(now)];
-    if (!shown.every(isSame))
-      part.update({
+    if (Math.floor(now) !== Math.floor(second)) second = now;
+    drawGraph({
+      part,
+      value: {
         picture: geometry,
         states: { nodes, taken: picture.taken, chosen: picture.chosen, not_taken: picture.not_taken },
-        now: then,
+        now: isPast ? picture.at : second,
         at: place.at ?? null,
         node: chosen,
-        again: isPast ? new Set(known.again) : undefined,
-      });
-    drawn = shown;
-    // The axis moves on with the seconds, and not with every event.
-    const key = JSON.stringify([place.run, times?.seq, chosen, place.at, picture.seq, Math.floor(now)]);
-    if (!times || key === drawnTimes) return;
-    drawnTimes = key;
-    if (isPhone()) story.update({ timeline: times, now });
-    timeline.update({
+        again: isPast ? known.again : undefined,
+      },
+    });
+    if (!times) return;
+    drawTimeline({
       timeline: times,
       nodes: Object.keys(geometry.nodes).map((name) => ({
         name,
@@ -94,7 +93,7 @@ export function createRunDrawings({ go, choose, chooseVisit, chooseIteration, re
       })),
       chosen,
       checkpoint: isPast ? { seq: Number(place.at), at: picture.at } : null,
-      now,
+      now: Math.max(second, times.ended_at), // nothing is drawn after the present
     });
   }
 
