@@ -411,8 +411,8 @@ class _Outcome(msgspec.Struct):
     """The exception for which the run failed while this command executed it."""
     status_before: RunStatus | None = None
     """The status of the run before this command began; None if there was no such run."""
-    joins: bool = False
-    """True if another process executes the run, and this command only waits for it."""
+    joined_at: int | None = None
+    """The last event when this command began, if another process executes the run and this command only waits for it."""
     left_with: str | None = None
     """The process that continues to execute the run after this command exits; None if there is none."""
     has_plan: bool = False
@@ -444,9 +444,9 @@ def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> in
         _add_neighbours(engine, errand)
         _begin(engine, errand, outcome)
         try:
-            await shown(engine, errand.run_id, display, lambda: perform(engine), joins=outcome.joins)
+            await shown(engine, errand.run_id, display, lambda: perform(engine), joined_at=outcome.joined_at)
         except asyncio.CancelledError:
-            if outcome.joins and outcome.run is None:
+            if outcome.joined_at is not None and outcome.run is None:
                 outcome.left_with = held_by(engine.store.run(errand.run_id))
             raise
 
@@ -529,8 +529,8 @@ def _begin(engine: Engine, errand: Errand, outcome: _Outcome) -> None:
     except RunNotFound:
         return
     outcome.status_before = row.status
-    outcome.joins = errand.verb == "run" and row.held
-    if outcome.joins and not errand.as_json:
+    outcome.joined_at = row.seq if errand.verb == "run" and row.held else None
+    if outcome.joined_at is not None and not errand.as_json:
         held = f"{held_by(row)} executes this run; this command waits for the run, and Ctrl-C ends only this command"
         screen.say(("note: ", "yellow"), held, err=True)
         return

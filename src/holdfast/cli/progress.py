@@ -225,18 +225,24 @@ def parts_of(line: Line) -> list[screen.Part]:
 
 
 async def shown(
-    engine: Engine, run_id: str, display: Display, verb: Callable[[], Awaitable[T]], *, joins: bool = False
+    engine: Engine,
+    run_id: str,
+    display: Display,
+    verb: Callable[[], Awaitable[T]],
+    *,
+    joined_at: int | None = None,
 ) -> T:
-    """Call `verb`, which executes a run, and pass every event of the run to the display as it becomes durable. If `joins` is
-    true, events of another process that already executes the run are passed too.
+    """Call `verb`, which executes a run, and pass every event of the run to the display as it becomes durable. If another
+    process executes it already, its events after number `joined_at` are passed.
     """
     after, before, flow = 0, None, next(iter(engine.flows.values()), None)
     with suppress(RunNotFound):
         row, before = engine.store.run(run_id), await engine.get(run_id)
         after, flow = row.seq, find_flow(engine.store, engine.flows, row)
+    after = after if joined_at is None else joined_at  # the run may have ended since
     display.open(flow.definition if isinstance(flow, Flow) else None, before)
     going = asyncio.ensure_future(verb())
-    watch = _Watch(engine, run_id, after, display, joins=joins)
+    watch = _Watch(engine, run_id, after, display, joins=joined_at is not None)
     watcher = asyncio.ensure_future(watch.follow(going))
     try:
         with _signals_told(display, engine):
