@@ -72,7 +72,7 @@ check-page: node_modules/.installed ## types of the web page, and tests of its p
 	@npm run --silent check
 	@npm run --silent test
 
-pictures: $(VENV)/.installed-dev ## make the pictures of the web page in docs/pictures anew (ARGS=--check compares; needs chromium)
+pictures: $(VENV)/.installed-dev ## make the pictures of the web page in docs/pictures again (ARGS=--check compares; needs chromium)
 	@PYTHONPATH=. $(BIN)/python tests/page/pictures.py $(ARGS)
 
 bench: $(VENV)/.installed-dev ## measure speed and size on this disk, beside the peers: about 5 minutes

@@ -26,7 +26,7 @@ FEW_ASKING = 200
 ENGINE_PARTS = ("Engine", "Holdings", "Driver", "Requests")
 """The engine and the objects that it is composed of. `callbacks` looks for callbacks that any of them passes on."""
 FILE_LINES = 800
-"""From so many lines on, the question is whether a file has one subject. `tests/test_architecture.py` has the limit."""
+"""From this many lines on, the question is whether a file has one subject. `tests/test_architecture.py` has the limit."""
 
 
 class Row(NamedTuple):

@@ -105,7 +105,7 @@ def get(port: int, path: str, *headers: str, token: str = "") -> bytes:
 
 
 def send(port: int, requests: list[bytes], *, count: int, connections: int = 16) -> Load:
-    """Send so many requests, from the given ones in turn, and measure the answers."""
+    """Send this many requests, from the given ones in turn, and measure the answers."""
     load = Load()
     left = count
 

@@ -33,7 +33,7 @@ def ledgers(bench: Bench) -> list[Figure]:
 
 
 def write(store: Store, count: int) -> None:
-    """Write a run with so many events: a loop with a router and an approval in each round."""
+    """Write a run with this many events: a loop with a router and an approval in each round."""
     flow = outline(
         "START a b", branches={"b": "a END"}, nodes={"b": {"approve": "Go on?"}}, max_iterations=count
     )

@@ -60,7 +60,7 @@ def listings(bench: Bench) -> list[Figure]:
 
 
 def measure(place: Place, count: int) -> list[Figure]:
-    """Write so many runs, and time every filter."""
+    """Write this many runs, and time every filter."""
     store = place.open()
     if place.kind == "postgres":
         import psycopg
@@ -121,7 +121,7 @@ def filters(count: int, middle: Position) -> Iterator[tuple[str, Query]]:
 
 
 def fill(store: Store, count: int) -> None:
-    """Write so many runs of some flows, statuses, labels and queues."""
+    """Write this many runs of some flows, statuses, labels and queues."""
     luck = random.Random(1)
     now = store.now()
     batch: list[Append] = []

@@ -24,7 +24,7 @@ _APART_S = 0.5
 
 
 class Measured(NamedTuple):
-    """What something took, and what came of it."""
+    """How long something took, and its result."""
 
     name: str
     wall_s: float
@@ -33,7 +33,7 @@ class Measured(NamedTuple):
 
 
 def measure(place: Place, count: int) -> list[Measured]:
-    """Fill a store with so many runs, and measure what `bench.million` is about."""
+    """Fill a store with this many runs, and measure what `bench.million` is about."""
     store = place.open()
     try:
         fill(store, count)

@@ -37,7 +37,7 @@ def wide_bytes(fields: dict[str, Any]) -> int:
 
 
 def rows(size: int) -> list[dict[str, Any]]:
-    """Return rows of a table, about so many bytes as JSON."""
+    """Return rows of a table, about this many bytes as JSON."""
     luck = random.Random(13)
     return [
         {

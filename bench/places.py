@@ -52,7 +52,7 @@ def _flow(fn: Callable[[dict[str, Any]], None], executor: str) -> Flow[Any]:
 
 
 async def _at_once(engine: hf.Engine, flow: Flow[Any], count: int) -> float:
-    """Return how many seconds so many runs at once take."""
+    """Return how many seconds this many runs at once take."""
     began = time.perf_counter()
     runs = await asyncio.gather(*(engine.run(flow, {}) for _ in range(count)))
     took = time.perf_counter() - began

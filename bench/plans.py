@@ -1,6 +1,6 @@
 """Measure plans: what a task costs beside a node in code, what guards and policies add, and how plans are kept.
 
-`python -m bench.plans TASKS FOLDER` is a process that executes a plan of so many tasks and prints its memory as JSON.
+`python -m bench.plans TASKS FOLDER` is a process that executes a plan of this many tasks and prints its memory as JSON.
 """
 
 import json
@@ -364,7 +364,7 @@ def _peak_mb() -> float:
 
 
 def main(tasks: int, folder: str) -> None:
-    """Execute a plan of so many tasks, and print the memory of this process."""
+    """Execute a plan of this many tasks, and print the memory of this process."""
     shop = capabilities()
     before = _peak_mb()
     flow = shop.plan(plan.read(msgspec.json.encode(document(tasks))))

@@ -158,9 +158,9 @@ def _active(store: Store) -> tuple[str, ...]:
 
 
 def fill(place: Place, count: int, nodes: int) -> float:
-    """Write so many runs. Their rows and definitions are those of real runs of so many nodes. Only the oldest and the newest runs
-    that ask have their whole logs, which the list of questions reads; of all others, only the first event is written, because no
-    page of a listing reads a log. Returns when the first of them was created; the others follow every half second.
+    """Write `count` runs. Their rows and definitions are those of real runs of `nodes` nodes. Only the oldest and the newest
+    runs that ask have their whole logs, which the list of questions reads; of all others only the first event is written, because
+    no page of a listing reads a log. Returns when the first of them was created; the others follow every half second.
     """
     luck, made, store = random.Random(1), asyncio.run(templates(nodes)), place.open()
     began_at, batch = store.now() - count * 0.5, list[Append]()
@@ -295,7 +295,7 @@ def _rates(bench: Bench, serving: ServerProcess, size: Size) -> list[Figure]:
         ("a run of 10 nodes", "r10", [], 1, at_least(2000)),
         ("a run of 10 nodes that the client knows (304)", "r10", [_known(serving, "r10")], 1, at_least(4000)),
         ("a run of 1,000 nodes", "r1000", [], 5, at_least(200)),
-        ("a run of 1,000 nodes, encoded anew for every request", "asked", [], 60, None),
+        ("a run of 1,000 nodes, encoded again for every request", "asked", [], 60, None),
     ]
     figures = []
     for name, run_id, headers, slower, target in cases:

@@ -1,6 +1,6 @@
 """A server process for `bench.server`: `holdfast serve` itself, or one bare route of starlette to compare it with.
 
-    python -m bench.server_process BYTES     a bare route that answers with so many bytes, on the same HTTP server
+    python -m bench.server_process BYTES     a bare route that answers with this many bytes, on the same HTTP server
 
 It prints its port, and ends when its stdin is closed.
 """

@@ -120,6 +120,27 @@ def test_the_glossary_names_every_status_of_a_run() -> None:
     assert [status for status in get_args(RunStatus) if f"`{status}`" not in glossary] == []
 
 
+VAGUE = re.compile(
+    r"\b(so many (?!as\b|that\b)|those of them that|what came of|the how-manieth|(read|made|begin|begins|opened|computed) anew)\b"
+)
+"""Phrases that stand for a noun or a number: the sentence says more with the noun or the number itself."""
+
+
+def test_no_sentence_has_a_phrase_in_place_of_a_noun() -> None:
+    texts = [
+        *(ROOT / "src").rglob("*.py"),
+        *(ROOT / "src").rglob("*.js"),
+        *(ROOT / "docs").glob("*.md"),
+        ROOT / "README.md",
+    ]
+    found = {
+        f"{file.relative_to(ROOT)}: {match[0]}"
+        for file in texts
+        for match in VAGUE.finditer(file.read_text("utf-8"))
+    }
+    assert found == set()
+
+
 def test_every_rule_that_ruff_leaves_out_has_its_reason() -> None:
     lint = read("pyproject.toml").partition("[tool.ruff.lint]")[2]
     left_out = re.findall(r'^ +"[A-Z]+\d*",.*$', lint, re.MULTILINE)

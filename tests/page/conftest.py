@@ -218,7 +218,7 @@ class KeptTab(Tab):
             page.evaluate("localStorage.clear()")
 
     def close_pages(self) -> None:
-        """Load all pages anew for the next test, because this one has failed and may have left anything."""
+        """Load all pages again for the next test, because this one has failed and may have left anything."""
         for page in self._pages.values():
             page.close()
         self._pages.clear()

@@ -91,7 +91,7 @@ test("a line is taken if the run took it", () => {
   assert.deepEqual(taken, ["plan write", "photos write", "check write"]);
 });
 
-test("a guard or an error edge has a mark that says what came of it", () => {
+test("a guard or an error edge has a mark that says its verdict", () => {
   const rules = [
     { source: "plan", target: "write", guard: "context.ok" },
     { source: "check", target: "publish", errors: ["*"] },

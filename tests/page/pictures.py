@@ -208,7 +208,7 @@ def compare(folder: Path, name: str, said: str) -> str:
 
 def main(words: list[str] | None = None) -> int:
     """Write the pictures, or check them; return the exit code."""
-    parser = argparse.ArgumentParser(description="Make the pictures of the web page in the documents anew.")
+    parser = argparse.ArgumentParser(description="Make the pictures of the web page in the documents again.")
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     parser.add_argument(
         "--check", action="store_true", help="compare only, and exit with 1 if a picture differs"

@@ -98,7 +98,7 @@ test("a ledger says whether it is what was written, and which events are not", (
   assert.deepEqual([...damagedSeqs({ damage: [{ seq: 4 }, { seq: 9 }] })], [4, 9]);
 });
 
-test("guards, policies and verifications change no node, and a skip of several is read anew", () => {
+test("guards, policies and verifications change no node, and a skip of several is read again", () => {
   const states = { seq: 1, nodes: {}, stale: false };
   for (const kind of ["GuardEvaluated", "PolicyDecided", "OutputVerified", "NodeReturned"])
     assert.deepEqual(applyEvent(states, { seq: 2, kind, node: "charge" }), { ...states, seq: 2 });

@@ -213,7 +213,7 @@ def test_the_log_of_the_database_is_bounded_although_somebody_always_reads(tmp_p
     monkeypatch.setattr(database, "_FOLD_S", 0.0)
     ticks = iter(range(10**9))
     store = SqliteStore(tmp_path / "runs.db", clock=lambda: float(next(ticks)))
-    # SQLite folds its log by itself after 1,000 pages, but can begin it anew only if nothing reads.
+    # SQLite folds its log by itself after 1,000 pages, but can restart it only if nothing reads.
     stop = threading.Event()
     store.append([Log("r1").create()])
 

@@ -19,7 +19,7 @@ LIMITS = ("usd", "tokens", "active_s")
 """The names of the limits that a budget can have."""
 LIMIT_MAX = 1e15
 _DIGITS = 9
-"""Amounts are compared after rounding to so many digits: ten times 0.1 reaches a limit of 1."""
+"""Decimal places to which amounts are rounded before they are compared: ten times 0.1 reaches a limit of 1."""
 _UNITS = {"usd": "usd", "tokens": "tokens", "active_s": "seconds of activity"}
 
 

@@ -25,7 +25,7 @@ from holdfast.core.topology import Topology
 
 class Readiness:
     """Keeps track of the nodes for which `decide` must decide something. `due` has the nodes that may start a new visit now, in
-    order of arrival; `unscheduled` has those of them that have no `NodeScheduled` event yet; `open` has the nodes with an open
+    order of arrival; `unscheduled` has the nodes that have no `NodeScheduled` event yet; `open` has the nodes with an open
     visit that needs a decision; `doomed` has the nodes of a plan that can never run any more, with the source of an edge that was
     not taken.
     """
@@ -58,7 +58,7 @@ class Readiness:
         self.rebuild(state)
 
     def rebuild(self, state: RunState) -> None:
-        """Compute everything anew from the state of the run, without the earlier values."""
+        """Compute everything from the state of the run, without the earlier values."""
         self.live = 0
         self.due: dict[str, None] = {}
         self.unscheduled: dict[str, None] = {}
@@ -214,7 +214,7 @@ class _CountedReadiness(Readiness):
         super().__init__(topology, state)
 
     def rebuild(self, state: RunState) -> None:
-        """Compute everything anew: an edge is decided if its source has ended and has a route."""
+        """Compute everything from the beginning: an edge is decided if its source has ended and has a route."""
         self.live = 0
         self.due, self.unscheduled, self.open, self.doomed = {}, {}, {}, {}
         self._blocked, self._witnessed = {}, {}

@@ -154,7 +154,7 @@ class WaitOption(TypedDict, total=False):
     wait: Annotated[
         float | None,
         Option(
-            "Wait until the run has stopped or asks something, for at most so many seconds. Default: do not wait."
+            "Wait until the run has stopped or asks something, for at most this many seconds. Default: do not wait."
         ),
     ]
 

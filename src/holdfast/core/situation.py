@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 QUESTIONS_FEW = 3
 LINE_MAX = 400
-"""At most so many characters of a failure's or a question's first line are shown."""
+"""How many characters of the first line of a failure or a question are shown, at most."""
 _CROWD = 64
 """While nodes run, a row says nothing about more open nodes, waits and questions than this: going through them would make every
 step slower."""
@@ -85,7 +85,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     failed: tuple[NodeName, ...] = ()
     """Open nodes that failed for good after they had begun."""
     returned: tuple[NodeName, ...] = ()
-    """Those of them that have returned: what they returned is kept, and a resume judges it again without calling them."""
+    """The nodes that have returned: what they returned is kept, and a resume judges it again without calling them."""
     refused: tuple[NodeName, ...] = ()
     """Nodes whose approval was refused."""
     asks: int = 0

@@ -273,8 +273,8 @@ class StateType(Generic[S]):
 
         A dict is a partial update, an object of the state's type a whole state, and None no change. `given` is the object that
         was passed to the node: if it is a dict and the node returns that same dict, it counts as a whole state, not as an
-        update of every field. Of the lists and dicts in the fields of `known`, so many first members of a whole state are known
-        to be all that `values` has there, unchanged.
+        update of every field. `known` maps a field with a list or dict to the number of its first members that are known to be
+        all that `values` has there, unchanged.
         """
         if returned is None:
             return Changes()
@@ -648,7 +648,7 @@ def _decimal(plain: Any) -> decimal.Decimal:
 
 
 def _summable(plain: Any, path: str, node: str | None) -> Any:
-    """Refuse numbers with so many digits that their sum could not be exact."""
+    """Refuse numbers that have too many digits for an exact sum."""
     if isinstance(plain, str):
         number = decimal.Decimal(plain)
         exponent = number.as_tuple().exponent

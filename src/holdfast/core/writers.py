@@ -29,7 +29,7 @@ class Writers:
         self.rebuild(state)
 
     def rebuild(self, state: RunState) -> None:
-        """Compute all masks anew from the state of the run."""
+        """Compute all masks from the state of the run."""
         self._masks: dict[str, int] = {}
         if len(self._topology.alone) == len(self._topology.names):
             return

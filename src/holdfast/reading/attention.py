@@ -36,7 +36,7 @@ from holdfast.storage.contract import Query, RunRow, Store
 from holdfast.storage.queues import Board, LiveHolder, OnOffer, Queue, Refusal
 
 _FLOWS_FEW = 4
-"""The runs of so many flows are looked for flow by flow."""
+"""Up to this many flows, runs are searched one flow at a time."""
 _COUNTED_MAX = 1000
 """How many runs are looked at, one by one, to count them."""
 

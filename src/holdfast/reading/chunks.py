@@ -38,7 +38,7 @@ RELEASED = b"!"
 _STEP = b">"
 
 COUNTED_BYTES = 100_000
-"""A `NodeStreamed` with so many bytes of chunks always has spans, so that the chunks can be counted without being read."""
+"""Bytes of chunks from which a `NodeStreamed` always has spans, so that the chunks can be counted without being read."""
 
 
 class Streamer(NamedTuple):

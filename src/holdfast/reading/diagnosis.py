@@ -129,7 +129,7 @@ class _Seen(msgspec.Struct, frozen=True, kw_only=True):
     children: dict[str, Diagnosis | None] = {}
     """The children that it waits for, or because of which it failed; None for one that was deleted."""
     stuck: tuple[str, ...] = ()
-    """Those of them that do not continue by themselves, although nothing is expected of a person or another system."""
+    """Children that are stuck: they need help, but wait for no person or system."""
 
 
 def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Diagnosis:
@@ -731,7 +731,7 @@ def _resume_family(
     left: int = 0,
     words: str = "fix the cause, then resume it",
 ) -> list[Remedy]:
-    """Return the command that resumes a run and the child runs for which it failed: these, and so many others that are `left`.
+    """Return the command that resumes a run and the child runs for which it failed: these, and `left` others.
     Remedies of a child that the command cannot do come before it. `words` say what the command does to the run itself.
     """
     before: list[list[Remedy]] = []

@@ -208,7 +208,7 @@ def _has_begun_risky(store: Store, run_id: str) -> bool:
 
 def list_missed(store: Store, row: RunRow, seq: int) -> tuple[Missed, ...]:
     """Return the signals and answers that a run has received and that a fork from event `seq` does not have, oldest first.
-    Answers about an interrupted visit are left out: the fork begins that visit anew.
+    Answers about an interrupted visit are left out: the fork begins that visit again.
     """
     waiting = [inbox.read(one) for one in store.queues.waiting([row.run_id])]
     kinds = ("SignalReceived", "SignalAwaited", "QuestionAsked", "QuestionAnswered")

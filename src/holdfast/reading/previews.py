@@ -1,6 +1,6 @@
 """`Preview`: what resume, retry, skip, fork or cancel would do to a run, made before anything is done.
 
-The engine rehearses the verb (`runtime`) and passes on what came of it; this module makes a value of it, with a digest, the
+The engine rehearses the verb (`runtime`) and passes the outcome on; this module makes a value of it, with a digest, the
 command that does it, and, if it would be refused, the ways out. Nothing here decides what a verb does.
 
 The digest covers the verb, its options and what it would do, but not the seq of the run: a run that merely moves on makes no
@@ -144,7 +144,7 @@ class VerbCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of rehearsing a verb."""
+    """The outcome of rehearsing a verb."""
 
     wanted: VerbCall
     preview: Preview

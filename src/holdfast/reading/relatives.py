@@ -33,7 +33,7 @@ FAMILY_MAX = 200
 _PAGE = 500
 _CALLERS_MAX = 50
 _EVENTS_SEARCHED = 20_000
-"""So many of the last events of a caller are searched for the nodes that started its children."""
+"""How many of the last events of a caller are searched for the nodes that started its children."""
 _OPEN = in_order(OPEN)
 
 

@@ -176,8 +176,8 @@ def resume(
 
 
 def retry_fresh(commands: CommandLine, run_id: str, node: str, words: str = "") -> Remedy:
-    """Return the remedy that repeats a visit anew: it keeps nothing, and starts child runs of its own."""
-    words = words or f"repeat {node} anew: it starts another child run"
+    """Return the remedy that repeats a visit from its beginning: it keeps nothing, and starts child runs of its own."""
+    words = words or f"start {node} over: it starts another child run"
     line = commands.line("retry", run_id, node, *commands.file_words(), "--fresh")
     return Remedy("retry", {"run_id": run_id, "node": node, "fresh": True}, words, line)
 

@@ -94,7 +94,7 @@ _LOOKS = 100
 
 
 class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a request, as far as it was read: `Door.view` makes a view of the run from it."""
+    """The outcome of a request, as far as it was read: `Door.view` makes a view of the run from it."""
 
     run: Run[Any] | None = None
     """The run as it stopped, if it was executed here."""
@@ -125,7 +125,7 @@ class Door:
         execute: bool = True,
         functions: Functions = NO_FUNCTIONS,
     ) -> RequestOutcome:
-        """Hand a request in, and return what came of it. With an `id`, the same request may be made twice: the second time
+        """Hand a request in, and return its outcome. With an `id`, the same request may be made twice: the second time
         nothing changes. If `execute` is false, nothing is executed in this process: a request that lets the run continue is only
         left.
         """

@@ -572,7 +572,7 @@ class Engine:
         records the answer: the engine that executes the run continues with it, otherwise `resume` does. With an `id`, a repeated
         answer changes nothing. `update` is for the answer `skip`; `result`, `step` and `item` are for `happened`. An agent gives
         `by="agent:…"` and its `confidence`. With `wait`, the run is returned when it has stopped since or asks something, or
-        after so many seconds. Raises `AnswerRefused` and `RunOver`.
+        after `timeout` seconds. Raises `AnswerRefused` and `RunOver`.
         """
         wait_s = options.pop("wait", None)
         answered = await self._ask(run, *asked(records.Answer, options, question=question, value=value))

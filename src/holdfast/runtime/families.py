@@ -217,10 +217,10 @@ class ExecutedFamily:
         self._later: dict[str, Timer] = {}
         """Members that are due later -> the timer."""
         self._timed: set[str] = set()
-        """Those of them that continue by themselves then: the others wait for an answer, a signal or a child, and only give up
+        """The members that continue by themselves then: the others wait for an answer, a signal or a child, and only give up
         waiting, so that the caller need not wait for it."""
         self._soon: set[str] = set()
-        """Those of them that could not be driven a moment ago, and are tried again after `_AGAIN_S` seconds."""
+        """The members that could not be driven a moment ago, and are tried again after `_AGAIN_S` seconds."""
         self._refused: set[str] = set()
         """Members that cannot be executed here."""
         self._news: asyncio.Event | None = None

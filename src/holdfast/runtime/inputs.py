@@ -9,7 +9,7 @@ what a call gets is always what is stored. Two things are compared each time:
 - **The copy is as it was made, and no other code refers to any part of it** (`Proof`). So no earlier node has changed it, none
   that still runs has it, and nothing that an earlier call has left behind can change it later.
 
-If one of the two does not hold, the call gets a new copy. The outermost list or dict is made anew for each call anyway.
+If one of the two does not hold, the call gets a new copy. The outermost list or dict is a new one for each call anyway.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class _Kept:
             proofs.append(self._proof_of(start, min(MEMBERS_MAX, count - start)))
 
     def _prove_again(self, replaced: list[int]) -> None:
-        """Make the proofs anew in which these members are."""
+        """Make the proofs again in which these members are."""
         sizes = [proof.size for proof in self._proofs]
         ends = [*accumulate(sizes)]
         for number in {bisect(ends, position) for position in replaced}:
@@ -224,7 +224,7 @@ def _parts(value: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
 
 
 def _has_members(plain: Any, least: int) -> bool:
-    """Return whether a value has at least so many members, with those of the containers inside it."""
+    """Return whether a value has at least this many members, with those of the containers inside it."""
     count, todo = 0, [plain]
     while todo:
         inner = todo.pop()

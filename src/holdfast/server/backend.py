@@ -52,7 +52,7 @@ class Counts:
 
 
 class EncodedAnswers:
-    """Keeps encoded answers, of each thing the latest, up to so many bytes; those that were not used for longest go first."""
+    """Caches the latest encoded answer for each resource, up to a total size; the least recently used are evicted."""
 
     def __init__(self, bytes_max: int = KEPT_BYTES) -> None:
         self._bodies: OrderedDict[Hashable, tuple[Hashable, bytes]] = OrderedDict()

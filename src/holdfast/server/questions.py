@@ -81,7 +81,7 @@ class QuestionsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     flow: Name | UnsetType = UNSET
     cursor: Annotated[str, Meta(max_length=1000)] | UnsetType = UNSET
     limit: Limit = 50
-    """The questions of at most so many runs."""
+    """The maximum number of runs per page."""
 
 
 def list_questions(call: HttpCall[QuestionsQuery, None]) -> QuestionPage:

@@ -30,7 +30,7 @@ class VisitQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     at: Seq | UnsetType = UNSET
     """Show the visit as it was after this event."""
     items_from: Position = 0
-    """Skip so many items, to page through a large fan-out."""
+    """How many items to skip, to page through a large fan-out."""
     items: Limit = 100
 
 

@@ -200,8 +200,8 @@ class FamilyQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """How many runs of a family to list."""
 
     limit: Limit = 100
-    """At most so many runs, generation by generation. `more` of a run says that it has others: `GET /api/v1/runs?origin=` lists
-    its children page by page."""
+    """The maximum number of runs, generation by generation. `more` of a run says that it has others:
+    `GET /api/v1/runs?origin=` lists its children page by page."""
 
 
 def get_family(call: HttpCall[FamilyQuery, None]) -> FamilyTree:
@@ -226,7 +226,7 @@ async def get_run(call: HttpCall[RunQuery, None]) -> Answer:
 
 def _answer_run(call: HttpCall[RunQuery, None], row: RunRow | None = None) -> Answer:
     """Answer with a run, in as few reads as possible: for a client that knows its last event, its row is enough. A run with child
-    runs is read anew, because they move without it.
+    runs is read again, because they move without it.
     """
     backend = call.backend
     (row,) = without_refusers(backend.store, [row or backend.store.run(call.values["id"])])

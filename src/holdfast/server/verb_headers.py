@@ -81,6 +81,6 @@ def preview_of(call: HttpCall[Any, Any]) -> str | None:
 
 
 def trace_of(call: HttpCall[Any, Any]) -> str | None:
-    """Return the header `traceparent`. One that is malformed is ignored, as W3C Trace Context says: the trace begins anew."""
+    """Return the header `traceparent`. One that is malformed is ignored, as W3C Trace Context says: a new trace begins."""
     given = call.headers.get(TRACE, "").strip()
     return given if TRACE_PARENT.fullmatch(given) else None

@@ -181,7 +181,7 @@ REFUSALS_MAX = 500
 """How many refusals `Queues.refusals` returns if no runs are named."""
 
 Posted: TypeAlias = bool | HoldfastError
-"""What came of one request of a batch: True if it was stored, False if it had been posted before, or why it was refused."""
+"""The outcome of one request of a batch: True if it was stored, False if it had been posted before, or why it was refused."""
 
 
 class Queues(Protocol):

@@ -1,6 +1,6 @@
 """Copies of flows with other functions in their nodes, for the tools that watch what an engine calls.
 
-The copy of a plan's flow also has a copy of its source, because an engine makes the flow of a stored plan anew, from the source.
+The copy of a plan's flow also has a copy of its source, because an engine makes the flow of a stored plan again, from the source.
 Invariant: a copy has the fingerprint of the original; either can resume a run of the other.
 """
 

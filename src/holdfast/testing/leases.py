@@ -27,7 +27,7 @@ from holdfast.testing.appends import Log, Time, dead_process, hooked, in_threads
 
 TTL_S = 30.0
 _MANY = 40
-"""So many appends at once that every store writes them as a batch."""
+"""Enough appends at once that every store writes them as a batch."""
 
 
 class LeaseConformance:

@@ -271,7 +271,7 @@ class RuleReplay:
 
     def fail(self, where: Where, visit: Visit, body: Body) -> None:
         """Read a failed attempt. What it returned is dropped only if it is called again: after a failed verification. Guards
-        decide about each failure anew.
+        decide about each failure again.
         """
         visit.weighed = set()
         if body.get("retry_at") is None or visit.returned is None:

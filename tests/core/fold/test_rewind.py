@@ -1,4 +1,4 @@
-"""What a rewind, a fork, a new execution and another flow keep of a run, and what they begin anew."""
+"""What a rewind, a fork, a new execution and another flow keep of a run, and what they begin again."""
 
 from copy import deepcopy
 from dataclasses import dataclass, field

@@ -114,7 +114,7 @@ def test_a_call_that_took_too_long_names_the_way_out(stage: Stage) -> None:
     run = stage.fails(calling(settle))
     assert run.error is not None
     assert (
-        "It is cancelled. To begin anew, with another child: `holdfast retry r settle --fresh`"
+        "It is cancelled. To start over with a new child run: `holdfast retry r settle --fresh`"
         in run.error.message
     )
 

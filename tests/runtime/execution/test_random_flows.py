@@ -380,7 +380,7 @@ def done_in(log: list[Stored]) -> set[tuple[str, int, int | None]]:
 
 
 def kept_by(log: list[Stored]) -> set[tuple[str, int, int | None]]:
-    """What is not done over from here: visits that completed, with their items. An open visit is executed anew, with
+    """What is not done over from here: visits that completed, with their items. An open visit is executed again, with
     all its items.
     """
     done = done_in(log)

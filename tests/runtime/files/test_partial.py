@@ -96,7 +96,7 @@ def test_a_name_that_is_no_text_is_shown_as_text(repository) -> None:
 
 
 def test_looking_changes_nothing(repository) -> None:
-    os.utime(repository / "kept.txt", (1, 1))  # what makes git write its index anew, if it may
+    os.utime(repository / "kept.txt", (1, 1))  # what makes git write its index again, if it may
     before = (repository / ".git" / "index").read_bytes()
     assert checkout(repository)["changed"] == []
     assert (repository / ".git" / "index").read_bytes() == before

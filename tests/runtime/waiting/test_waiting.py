@@ -1,4 +1,4 @@
-"""Sleeping and waiting inside a node: durable, without holding anything, and never begun anew."""
+"""Sleeping and waiting inside a node: durable, without holding anything, and never begun again."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def _layers(boxes: int, forward: list[Arrow]) -> list[list[int]]:
 
 
 def _wrapped(layers: list[list[int]], boxes: list[Sized], columns: int) -> list[list[int]]:
-    """Return the layers as rows: a layer of more than so many nodes becomes several rows of about the same length."""
+    """Return the layers as rows: a layer with more nodes than fit becomes several rows of about the same length."""
     rows = []
     for layer in layers:
         width = sum(boxes[box].w + g.SIBLING_GAP for box in layer)

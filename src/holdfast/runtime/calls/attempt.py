@@ -333,7 +333,7 @@ class Attempt:
             await sleep(self.clock, seconds)
 
     def jitter(self, retry: Retry, error: BaseException, tries: int) -> float | None:
-        """Return the seconds until the next try of a step, after so many failed tries; None if there is none."""
+        """Return the seconds until the next try of a step, after this many failed tries; None if there is none."""
         kind = failures.classify(error)
         return failures.retry_delay(retry, error, kind, tries, self._luck, now=self.clock_time())
 

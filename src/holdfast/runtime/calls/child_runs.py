@@ -152,7 +152,7 @@ class Children:
             if known.flow != flow.name:
                 raise ContextError(
                     f"node {node!r} has started the child {key!r} with flow {known.flow!r}, and now asks for {flow.name!r}. Give "
-                    f"the other child another key, or begin anew: `holdfast retry {state.run_id} {node} --fresh`"
+                    f"the other child another key, or start over: `holdfast retry {state.run_id} {node} --fresh`"
                 )
             if durable:
                 await self._work.give_turns()
@@ -247,7 +247,7 @@ class Children:
             self._journal.state.seq
         )  # then the inbox has no report that is recorded already
         with suppress(RunNotFound):
-            # First: if the request is gone by now, the log has what came of it.
+            # First: if the request is gone by now, the log has its outcome.
             waiting = await reading.call(store.queues.waiting, (run_id,))
             if any(one.verb in EXECUTING for one in waiting):
                 return False
@@ -300,7 +300,7 @@ class Children:
         if not came:
             raise WaitTimeout(
                 f"node {self._header['node']!r}: the child {handle.id!r} did not end within {timeout:g} s. "
-                f"{'It is cancelled. ' if abandons else ''}To begin anew, with another child: `{self._fresh()}`"
+                f"{'It is cancelled. ' if abandons else ''}To start over with a new child run: `{self._fresh()}`"
             )
         handle._has_ended = True  # noqa: SLF001
         return self._value_of(handle, came[0], type)

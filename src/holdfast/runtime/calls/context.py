@@ -361,7 +361,7 @@ class Context(_AnyContext):
         it waits, the run needs no process, thread or worker. Raises `ChildFailed` if the child fails or is cancelled.
 
         The options are those of `start`, but `cancel_with_caller` is true by default. With `timeout`, the call raises
-        `WaitTimeout` after so many seconds, and the child is then cancelled too.
+        `WaitTimeout` after `timeout` seconds, and the child is then cancelled too.
         """
         if timeout is not None:
             self._require_time(f"ctx.call(timeout={timeout!r})", timeout)

@@ -89,8 +89,8 @@ class Gathered:
         return as_json([_creation_cells(append, holder) for append, holder in self.creations.values()])
 
     def advance(self, run: int, status: str | None, asks: int | None, append: Append) -> None:
-        """Collect the changes of an existing run row, which has this status and so many questions. A new status, a change of the
-        questions and the release of the lease are collected in `turns`, because they are rare.
+        """Collect the changes of an existing run row, which has this status and number of questions. A new status, a change of
+        the questions and the release of the lease are collected in `turns`, because they are rare.
         """
         view, last = append.view, append.rows[-1]
         self.advances.append((

@@ -10,7 +10,7 @@ sync, nor for another reader. The store, its appends, queues and upkeep use it; 
 - Every transaction that writes takes the write lock when it begins, and contains everything it checks and everything it writes.
 - A commit that fails with an I/O error has an unknown outcome. The database is then poisoned: it writes nothing more, not even
   when it is closed.
-- SQLite begins its log (WAL) anew only at a moment at which nothing reads from it. Many readers at once may never leave such a
+- SQLite restarts its log (WAL) only at a moment at which nothing reads from it. Many readers at once may never leave such a
   moment, so a log that has outgrown its room is folded into the database in a pause of the readers that this module waits for.
 - Errors of SQLite are translated here into errors of Holdfast, with the path and the remedy. No other module of the store
   imports apsw.
@@ -357,7 +357,7 @@ class SqliteDatabase:
                 failpoints.reach(verb + ".committed")
 
     def _fold_large_log(self) -> None:
-        """Fold SQLite's log into the database if it has outgrown its room, so that it begins anew.
+        """Fold SQLite's log into the database if it has outgrown its room, so that the log restarts.
 
         While this waits for the readers of this moment, new readers need no log any more, because all of it is in the database.
         What was committed is not touched, so an error here, as in the folding that SQLite does by itself, is not an error of a

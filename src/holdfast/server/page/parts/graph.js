@@ -36,7 +36,7 @@ import { createOverview } from "./graph_overview.js";
  */
 
 const ROUNDS_LISTED = 50;
-/** Up to so many items have a cell each. */
+/** Up to this many items, each has a cell. */
 const CELLS_MAX = 8;
 
 /**
@@ -103,7 +103,7 @@ export function createGraph({ choose, chooseIteration, reshape }) {
     moveTo(members[0]);
   }
 
-  /** Find the places of all boxes anew: of another picture, another checkpoint, or after a stretch was opened. */
+  /** Find the places of all boxes again: of another picture, another checkpoint, or after a stretch was opened. */
   function layOut() {
     layout = foldCompleted(value.picture, isDone, openFolds);
     net = netOf(layout);

@@ -157,7 +157,7 @@ export function openPreview(app, asked) {
     decide();
     if (!next) return;
     const nodes = `${verb} ${next.confirm.map((node) => node.node).join(" ")}`;
-    // Ticks and choices keep their elements, and so the focus, while what follows from them is shown anew.
+    // Ticks and choices keep their elements, and so the focus, while what follows from them is shown again.
     if (nodes !== confirmed) {
       confirmed = nodes;
       if (decision.ticked.size) {

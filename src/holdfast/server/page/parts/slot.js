@@ -1,4 +1,4 @@
-// A place whose content is made anew only when what it shows has changed, so that what a reader opened in it stays open.
+// A place whose content is made again only when what it shows has changed, so that what a reader opened in it stays open.
 
 import { whenChanged } from "../pure/depending.js";
 import { element } from "../shell/elements.js";

@@ -14,7 +14,7 @@ import { createReader } from "../shell/reader.js";
  * @typedef {{ run: string, streamer: Streamer, isLive: boolean }} StreamView
  */
 
-/** At most so many pages of the log are read for one text. */
+/** How many pages of the log are read for one text, at most. */
 const PAGES = 50;
 const AT_END_PX = 24;
 /** How many characters of chunks that came live are kept, at most. */

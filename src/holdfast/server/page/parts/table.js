@@ -212,6 +212,6 @@ function createSpace() {
 /** Tint a row that changed, for 600 ms. @param {HTMLElement} row */
 function flash(row) {
   row.classList.remove("changed");
-  void row.offsetWidth; // begins the animation anew
+  void row.offsetWidth; // restarts the animation
   row.classList.add("changed");
 }

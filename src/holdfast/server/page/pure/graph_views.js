@@ -43,7 +43,7 @@ export function edgesOf({ boxes, lines }, edges = []) {
 }
 
 /**
- * The marks on the lines of a plan: its guards and error edges, and what came of each.
+ * The marks on the lines of a plan: its guards and error edges, and the verdict of each.
  * @param {Layout} layout
  * @param {import("../shapes.js").EdgeRule[]} [rules]
  * @param {Set<EdgeLine>} taken

@@ -24,7 +24,7 @@ const STATUS_AFTER = {
 /** Kind of event -> what its node waits for after it. @type {Record<string, NodeMark["waits_for"]>} */
 const WAITS_AFTER = { QuestionAsked: "question", SignalAwaited: "signal", ChildAwaited: "child", TimerSet: "timer" };
 
-/** Kinds that change no node. Any other kind changes several, or counts that the picture shows: it is then read anew. */
+/** Kinds that change no node. Any other kind changes several, or counts that the picture shows: it is then read again. */
 const QUIET = new Set(
   (
     "NodeStreamed NodeCheckpointed StepCompleted CostIncurred RequestRefused StateEdited " +

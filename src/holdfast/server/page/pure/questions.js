@@ -9,7 +9,7 @@ import { agoWords, instant } from "./words.js";
  *
  * @typedef {object} QuestionList
  * @property {Asked[]} shown  in the order in which they were first shown
- * @property {Set<string>} closed  those of them that are not open any more
+ * @property {Set<string>} closed  the keys of questions that are not open any more
  * @property {Asked[]} fresh  those that were asked since, which wait until the reader asks for them
  */
 

@@ -88,7 +88,7 @@ export const checkLines = ({ verifications }) =>
   );
 
 /**
- * The rule of an edge and what came of it, for the mark on its line.
+ * The rule of an edge and its verdict, for the mark on its line.
  * @param {import("../shapes.js").EdgeRule} rule
  * @param {boolean | undefined} isTaken  undefined: not decided
  */

@@ -30,7 +30,7 @@ export function extendList(list, page) {
 
 /**
  * The list after a run changed or began. A shown row stays where it is, also if it no longer meets the filters: it leaves when
- * the list is read anew. A run that is older than the first row and not shown is on a later page, so it is left alone.
+ * the list is read again. A run that is older than the first row and not shown is on a later page, so it is left alone.
  * @param {RunList} list
  * @param {Row} row
  * @param {(row: Row) => boolean} matches  whether the row meets the filters

@@ -1,5 +1,5 @@
 // The one stream of values that replace each other: the board for the top bar, and the rows of the list that is shown. A screen
-// says which rows it wants; the stream is then opened anew with its filters.
+// says which rows it wants; the stream is then opened again with its filters.
 
 import { formatQuery } from "../pure/fragments.js";
 import { beginConnection } from "../pure/connection.js";
