@@ -35,11 +35,11 @@ from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import REFUSED, Diagnosis, diagnose, diagnosis_as_json
 from holdfast.reading.inbox import ChildEnd
 from holdfast.reading.ledger_entries import LedgerEntry
+from holdfast.reading.open_visits import OpenVisit, open_visits, partial_of
 from holdfast.reading.pages import ListedRun
 from holdfast.reading.reader import Reader
 from holdfast.reading.relatives import FamilyTree
 from holdfast.reading.views import NodeView, RequestView, Run, draw_run, held_by, name_status, routes_of
-from holdfast.reading.visits import OpenVisit, open_visits, partial_of
 from holdfast.storage.contract import Query, RunRow
 
 _REMEDIES_MAX = 3

@@ -31,10 +31,10 @@ from holdfast.errors import SettingError
 from holdfast.reading import history
 from holdfast.reading.cases import Case, case_of
 from holdfast.reading.diagnosis import REFUSED, Diagnosis
+from holdfast.reading.open_visits import OpenVisit, open_visits
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine, Remedy, answers, choices
 from holdfast.reading.views import AskedQuestion, Run
-from holdfast.reading.visits import OpenVisit, open_visits
 
 _ABOUT = {"interrupt": "crashed", "gate": "has not started", "ask": "asks", "repeat": "ran in the parent"}
 _ANSWERED_MAX = 3

@@ -16,10 +16,10 @@ from holdfast.cli import flow_files, program, screen
 from holdfast.errors import HoldfastError
 from holdfast.reading import history, words
 from holdfast.reading.diagnosis import REFUSED, Diagnosis
+from holdfast.reading.open_visits import OpenVisit
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import PLACEHOLDER, CommandLine, Remedy
 from holdfast.reading.views import RequestView
-from holdfast.reading.visits import OpenVisit
 from holdfast.runtime import settings
 from holdfast.runtime.worker import Trouble
 from holdfast.storage import urls

@@ -25,9 +25,9 @@ from holdfast.reading.attempts import (
 )
 from holdfast.reading.chunks import spilled_chunks
 from holdfast.reading.node_reasons import NodeReasons, reasons_of
+from holdfast.reading.open_visits import partial_of
 from holdfast.reading.state_changes import Value, describe
 from holdfast.reading.views import Cost, EventView, event_view
-from holdfast.reading.visits import partial_of
 from holdfast.storage.contract import Query, Row, RunRow, Store
 
 _CHUNKS_MAX = 1000
