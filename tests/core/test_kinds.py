@@ -1,7 +1,8 @@
 """What is known about a kind of event is one row of `core/kinds`, and a kind that was forgotten somewhere is found.
 
-A new kind of event is named in six places: its class in the closed union, its row, its handler, its words, the second
-reading, and what documents and pins it (reference, schema, golden history). Each of them complains while it lacks the kind.
+A new kind of event is named in seven places: its class in the closed union, its row, its handler, what it does to attempts,
+its words, the second reading, and what documents and pins it (reference, schema, golden history). Each of them complains
+while it lacks the kind.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ PLACES: dict[str, Callable[[], set[str]]] = {
     "schema": lambda: set(json.loads((DOCS / "events.schema.json").read_text("utf-8"))["$defs"]),
     "golden history": in_golden_histories,
 }
-"""Where a kind must be named -> what is named there. The handler is not listed: without it the fold cannot be imported."""
+"""Where a kind must be named -> what is named there. Without a handler, or without what it does to attempts, a module cannot
+be imported, so these are not listed."""
 
 
 def lacking() -> dict[str, list[str]]:
@@ -102,6 +104,11 @@ CHANGES: dict[str, tuple[str, str, str]] = {
         '    Kind(events.NodeApplauded, "nodes.node_applauded", LIVE, _RUNNING, "node"),\n',
     ),
     "handler": ("core/fold/nodes.py", "\ndef try_again(", HANDLER),
+    "attempts": (
+        "reading/visits.py",
+        "            events.RunCreated, events.RunForked,",
+        "            events.NodeApplauded, events.RunCreated, events.RunForked,",
+    ),
     "words": (
         "reading/words.py",
         '"NodeStreamed": _streamed,',
@@ -156,6 +163,11 @@ def test_a_kind_that_is_added_is_asked_for_in_every_place_that_must_name_it(tmp_
     lacks_handler = "NodeApplauded: core/fold/nodes.py has no handler 'node_applauded'"
     assert lacks_handler in copy.say("import holdfast.core.fold")
     copy.change("handler")
+    lacks_attempts = (
+        "Visits._READS must say what every kind of event does to attempts; lacking: ['NodeApplauded']"
+    )
+    assert lacks_attempts in copy.say("import holdfast.reading.visits")
+    copy.change("attempts")
     assert copy.lacking() == ["words", "second reading", "reference", "schema", "golden history"]
     copy.change("words")
     assert copy.lacking() == ["second reading", "reference", "schema", "golden history"]
@@ -163,10 +175,10 @@ def test_a_kind_that_is_added_is_asked_for_in_every_place_that_must_name_it(tmp_
     assert copy.lacking() == ["reference", "schema", "golden history"]
 
 
-def test_a_kind_is_named_in_at_most_six_places() -> None:
+def test_a_kind_is_named_in_at_most_seven_places() -> None:
     documents = {"reference", "schema", "golden history"}
-    assert CHANGES.keys() - {"class"} == PLACES.keys() - documents | {"handler"}
-    assert len(CHANGES.keys() - {"class"}) + 1 <= 6
+    assert CHANGES.keys() - {"class"} == PLACES.keys() - documents | {"handler", "attempts"}
+    assert len(CHANGES.keys() - {"class"}) + 1 <= 7
 
 
 def test_a_kind_that_is_named_in_its_places_needs_no_other(tmp_path: Path) -> None:

@@ -105,3 +105,18 @@ def test_items_that_failed_come_first_then_those_that_have_not_ended() -> None:
     ]
     page = shown(history, "fan", items_from=1, items=2)
     assert ([one.item for one in page.items or []], page.items_all) == ([2, 1], 4)
+
+
+def test_a_fan_out_whose_items_all_wait_is_shown_as_waiting_and_not_as_crashed() -> None:
+    flow = outline("START fan END", nodes={"fan": {"each": lambda state: state["parts"]}})
+    history = History("r", flow).created({"parts": ["x", "y"]}).started("fan").settled()
+    for item in (0, 1):
+        history.sleeping("fan", 60.0, item=item).parked("fan", "sleep:1", item=item)
+    (attempt,) = shown(history, "fan").attempts
+    assert (attempt.status, attempt.left) == ("waiting", None)
+
+
+def test_an_empty_result_of_a_step_is_shown_as_it_is() -> None:
+    history = History("r", outline("START a END")).created().stepped("a", "find", [])
+    (step,) = shown(history, "a").steps
+    assert step.result.value == []

@@ -140,6 +140,16 @@ def test_a_retry_waits_between_two_attempts() -> None:
     assert (wait.started_at, wait.ended_at) == (failed.ended_at, completed.started_at)
 
 
+def test_a_fan_out_whose_items_all_wait_has_not_crashed_when_its_run_is_claimed() -> None:
+    history = History("r", FAN).created({"parts": ["x", "y"]}).started("fan").settled()
+    for item in (0, 1):
+        history.sleeping("fan", 60.0, item=item).parked("fan", "sleep:1", item=item)
+    claimed(history, "w2").passed(60.0)
+    history.item_completed("fan", 0).item_completed("fan", 1).settled()
+    (attempt,) = (one for one in drawn(history).attempts if one.item is None)
+    assert (attempt.status, attempt.noticed_at) == ("completed", None)
+
+
 def test_an_attempt_whose_router_failed_is_drawn_as_failed_until_the_route_is_decided() -> None:
     flow = outline("START a", "b END", branches={"a": "b END"})
     history = History("r", flow).created().misrouted("a", AttributeError("no score")).settled()

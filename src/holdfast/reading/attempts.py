@@ -9,42 +9,25 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.core.slots import Slot
+from holdfast.core.events import Failure
 from holdfast.reading import words
 from holdfast.reading.places import frames_of, is_foreign
-from holdfast.reading.views import EventView
+from holdfast.reading.spans import AttemptStatus
+from holdfast.reading.visits import AttemptRecord, Motive
 
-AttemptStatus: TypeAlias = Literal[
-    "running", "completed", "failed", "interrupted", "skipped", "waiting", "crashed"
-]
 ReasonKind: TypeAlias = Literal["resumed", "claimed", "rewound", "retried", "answered", "retry"]
 
 LINES_MAX = 200
 _LEFT_LINES = 5
-NODE_ENDS: dict[str, AttemptStatus] = {
-    "NodeCompleted": "completed",
-    "NodeFailed": "failed",
-    "NodeInterrupted": "interrupted",
-    "NodeSkipped": "skipped",
-    "NodeWaiting": "waiting",
-}
-ITEM_ENDS: dict[str, AttemptStatus] = {
-    "ItemCompleted": "completed",
-    "ItemFailed": "failed",
-    "NodeWaiting": "waiting",
-}
-"""Kind of event -> how an attempt ended which that event ends: of a node, or of an item of a fan-out."""
-_REASONS: dict[str, ReasonKind] = {
+_MOTIVES: dict[str, ReasonKind] = {
     "RunResumed": "resumed",
     "RunClaimed": "claimed",
     "RunRewound": "rewound",
     "NodeScheduled": "retried",
     "QuestionAnswered": "answered",
 }
-REASON_KINDS = tuple(_REASONS)
-"""The kinds of events that can be the reason why an attempt began."""
-MISROUTED = "routing failed"
-"""What is said about an attempt that completed, but whose router raised an exception."""
+"""Kind of event -> what it is called as the reason why an attempt began."""
+MOTIVE_KINDS = tuple(_MOTIVES)
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,104 +111,79 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def attempts_of(
-    visit: Iterable[EventView],
-    reasons: Iterable[EventView],
+    records: Iterable[AttemptRecord],
+    steps: Mapping[int, list[str]],
     chunks: Mapping[tuple[int, int | None], Sequence[Any]],
     known: Known,
-    item: int | None = None,
 ) -> list[AttemptView]:
-    """Return the attempts at a visit, or at an item of it. `visit` has the events of the visit, `reasons` events of the run that
-    can be the reason for an attempt, and `chunks` what each attempt of the node or of an item streamed.
+    """Return the attempts at a visit, or at an item of it. `steps` has the names of the steps that each attempt completed, and
+    `chunks` what each attempt of the node or of an item streamed.
     """
-    ends = NODE_ENDS if item is None else ITEM_ENDS
-    begins = "NodeStarted" if item is None else "ItemStarted"
-    found: dict[int, dict[str, Any]] = {}
-    starts: dict[int, int] = {}
-    steps: dict[int, list[str]] = {}
-    for event in visit:
-        if event.body.get("item") != item:
-            continue
-        if event.kind == begins:
-            known_here = found.setdefault(event.attempt, {"started_at": event.at})
-            known_here |= {"status": "running", "ended_at": None}
-            starts.setdefault(event.attempt, event.seq)
-        elif event.kind in ends:
-            found.setdefault(event.attempt, {"started_at": None}).update(_end(event, ends[event.kind]))
-        elif event.kind == "RoutingFailed" and event.attempt in found:
-            failure = failure_view(event.body["failure"])
-            found[event.attempt] |= {"status": "failed", "failure": failure, "reason": MISROUTED}
-        elif event.kind == "NodeRouted" and event.attempt in found:
-            found[event.attempt] |= {"status": "completed", "failure": None, "reason": None}
-        elif has_outcome(event):
-            steps.setdefault(event.attempt, []).append(step_of(event).label)
-    last = max(found, default=0)
-    reasons = list(reasons)
-    for number, attempt in found.items():
-        if attempt["status"] == "running" and (number < last or known.crashed):
-            attempt["status"] = "crashed"
-        attempt["because"] = _because(number, starts, found, reasons)
-        if attempt["status"] in ("crashed", "interrupted"):
-            streamed = chunks.get((number, item), ())
-            attempt["left"] = Left(
-                steps=steps.get(number, []),
-                chunks=len(streamed),
-                last_lines=words.lines(streamed, _LEFT_LINES),
-                files=list(known.files) if number == last else [],
-                checkout=dict(known.checkout) if number == last else {},
-            )
-    return [AttemptView(attempt=number, **attempt) for number, attempt in sorted(found.items())]
-
-
-def _end(event: EventView, status: AttemptStatus) -> dict[str, Any]:
-    body = event.body
-    failure = body.get("failure") or body.get("warning")
-    return {
-        "status": "crashed" if body.get("lost") else status,
-        "ended_at": event.at if event.kind != "NodeWaiting" else None,
-        "failure": failure_view(failure) if failure else None,
-        "retry_at": body.get("retry_at"),
-        "reason": body.get("reason"),
-        "by": event.by,
-        "seq": event.seq,
-    }
-
-
-def _because(
-    number: int, starts: Mapping[int, int], found: Mapping[int, dict[str, Any]], reasons: Sequence[EventView]
-) -> AttemptReason | None:
-    """Return why an attempt began: the last reason between its beginning and that of the attempt before it."""
-    before = found.get(number - 1)
-    if number in found:
-        found[number].pop("seq", None)
-    if number not in starts:
-        return None
-    earliest = starts.get(number - 1, 0)
-    between = [event for event in reasons if earliest < event.seq < starts[number]]
-    if number == 1:
-        between = [event for event in between if event.kind == "QuestionAnswered"]
-    if between:
-        event = between[-1]
-        return AttemptReason(
-            kind=_REASONS[event.kind],
-            seq=event.seq,
-            at=event.at,
-            by=event.by,
-            reason=event.body.get("reason"),
-            holder=event.body.get("holder") or None,
+    found = sorted(records, key=lambda record: record.number)
+    return [
+        _view(
+            record,
+            _left(record, steps, chunks, known if record is found[-1] else Known(crashed=known.crashed))
+            if record.status in ("crashed", "interrupted")
+            else None,
         )
-    if before is not None and before.get("retry_at") is not None:
-        return AttemptReason(kind="retry", seq=starts[number], at=before["retry_at"])
-    return None
+        for record in found
+    ]
 
 
-def failure_view(failure: Mapping[str, Any]) -> FailureView:
+def _left(
+    record: AttemptRecord,
+    steps: Mapping[int, list[str]],
+    chunks: Mapping[tuple[int, int | None], Sequence[Any]],
+    known: Known,
+) -> Left:
+    streamed = chunks.get((record.number, record.item), ())
+    return Left(
+        steps=steps.get(record.number, []),
+        chunks=len(streamed),
+        last_lines=words.lines(streamed, _LEFT_LINES),
+        files=list(known.files),
+        checkout=dict(known.checkout),
+    )
+
+
+def _view(record: AttemptRecord, left: Left | None) -> AttemptView:
+    return AttemptView(
+        attempt=record.number,
+        status=record.status,
+        started_at=None if record.began_earlier else record.started_at,
+        ended_at=record.ended_at,
+        failure=failure_of(record.failure),
+        retry_at=record.retry_at,
+        reason=record.reason,
+        by=record.by,
+        because=_because(record.motive),
+        left=left,
+    )
+
+
+def _because(motive: Motive | None) -> AttemptReason | None:
+    if motive is None:
+        return None
+    return AttemptReason(
+        kind=_MOTIVES.get(motive.kind, "retry"),
+        seq=motive.seq,
+        at=motive.at,
+        by=motive.by,
+        reason=motive.reason,
+        holder=motive.holder or None,
+    )
+
+
+def failure_of(failure: Failure | None) -> FailureView | None:
     """Return a recorded failure with the lines of its traceback."""
-    trace = failure.get("traceback", "")
+    if failure is None:
+        return None
     return FailureView(
-        kind=failure.get("kind", ""),
-        type=failure.get("type", ""),
-        message=failure.get("message", ""),
-        advice=failure.get("advice", ""),
+        kind=failure.kind,
+        type=failure.type,
+        message=failure.message,
+        advice=failure.advice,
         frames=[
             Frame(
                 file=line.file,
@@ -234,19 +192,7 @@ def failure_view(failure: Mapping[str, Any]) -> FailureView:
                 source=line.source,
                 own=not is_foreign(line.file),
             )
-            for line in frames_of(trace)
+            for line in frames_of(failure.traceback)
         ],
-        traceback=trace,
+        traceback=failure.traceback,
     )
-
-
-def step_of(event: EventView) -> Slot:
-    """Return the step that an event about a step names."""
-    return Slot("step", event.body["step"])
-
-
-def has_outcome(event: EventView) -> bool:
-    """Return whether an event is the outcome of a step: its result, or an exception that is kept."""
-    if event.kind == "StepFailed":
-        return event.body.get("retry_at") is None
-    return event.kind == "StepCompleted"

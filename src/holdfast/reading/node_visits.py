@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, assert_never
 
 import msgspec
 
 from holdfast.core import events
 from holdfast.core.definition import START, Definition, NodeOptions
-from holdfast.core.run_state import ITEM_STATUSES, stretches
+from holdfast.core.events import NodeEvent, Stored
+from holdfast.core.run_state import ITEM_STATUSES, ItemStatus, stretches
+from holdfast.core.slots import Slot
 from holdfast.errors import RunNotFound
 from holdfast.reading import history, words
 from holdfast.reading.attempts import (
     LINES_MAX,
-    REASON_KINDS,
+    MOTIVE_KINDS,
     AttemptView,
     FailureView,
     Known,
     attempts_of,
-    failure_view,
-    has_outcome,
-    step_of,
+    failure_of,
 )
 from holdfast.reading.chunks import spilled_chunks
 from holdfast.reading.node_reasons import NodeReasons, reasons_of
 from holdfast.reading.open_visits import partial_of
 from holdfast.reading.state_changes import Value, describe
-from holdfast.reading.views import Cost, EventView, event_view
+from holdfast.reading.views import Cost
+from holdfast.reading.visits import AttemptRecord, VisitRecord, Visits
 from holdfast.storage.contract import Query, Row, RunRow, Store
 
 _CHUNKS_MAX = 1000
@@ -145,21 +146,42 @@ class VisitWanted(msgspec.Struct, frozen=True, kw_only=True):
     items: int = 100
 
 
-class _Visit(msgspec.Struct, frozen=True):
-    """The events of the visit that is shown."""
+class _Visit(msgspec.Struct):
+    """The visit that is shown: its events, and the records that follow from them."""
 
     places: list[tuple[int, int]]
-    place: tuple[int, int]
-    log: list[EventView]
-    before: int
+    place: tuple[int, int] = (0, 0)
+    log: list[Stored] = []
+    before: int = 0
     """The seq with which the visit before it began; 0 if there is none."""
+    record: VisitRecord | None = None
+    attempts: dict[tuple[int | None, int], AttemptRecord] = {}
+    """Item (None: the node itself) and number -> the attempt."""
 
-    def last(self, *kinds: str) -> EventView | None:
-        return next((event for event in reversed(self.log) if event.kind in kinds), None)
+    def of(self, *kinds: type[NodeEvent], item: int | None = None) -> Iterator[tuple[Stored, Any]]:
+        """Yield the events of some kinds, the latest first; with `item`, those of an item."""
+        for stored in reversed(self.log):
+            event = stored.event
+            if isinstance(event, kinds) and (item is None or getattr(event, "item", None) == item):
+                yield stored, event
 
     @property
     def began(self) -> int | None:
-        return next((event.seq for event in self.log if event.kind == "NodeStarted"), None)
+        return next((stored.seq for stored in self.log if stored.kind == "NodeStarted"), None)
+
+    def fold(self, motives: Iterable[Stored], *, crashed: bool) -> None:
+        """Follow the events of the visit, and those of the run that can be the reason why an attempt began. `crashed` is true if
+        no live process executes the run now.
+        """
+        visits = Visits()
+        for stored in sorted([*self.log, *motives], key=lambda stored: stored.seq):
+            for change in visits.read(stored):
+                one = change.attempt
+                if one.place == self.place and change.how in ("began", "waits", "ended"):
+                    self.attempts[one.item, one.number] = one
+        if crashed:
+            visits.presume_dead()
+        self.record = next(iter(visits.latest.values()), None)
 
 
 def show_visit(
@@ -185,15 +207,18 @@ def show_visit(
         files=files if is_latest else (),
         checkout=partial.get("checkout") or {},
     )
-    attempts = attempts_of(visit.log, _reasons(store, row, node, visit), chunks, known, wanted.item)
-    done = visit.last("NodeCompleted", "NodeSkipped")
+    visit.fold(_motives(store, row, node, visit), crashed=known.crashed)
+    records = [record for (item, _), record in visit.attempts.items() if item == wanted.item]
+    attempts = attempts_of(records, _steps_of_attempts(visit, wanted.item), chunks, known)
+    done: events.NodeCompleted | events.NodeSkipped | None
+    _, done = next(visit.of(events.NodeCompleted, events.NodeSkipped), (None, None))
     streamed = [chunk for (_, item), part in chunks.items() if item == wanted.item for chunk in part]
     if wanted.item is None and not streamed:
         streamed = [chunk for part in chunks.values() for chunk in part]
     # A node of a plan that was skipped, because no edge led to it, has no visit.
     node_state = state.nodes.get(node) if is_latest or not visit.places else None
-    every_item = _item_statuses(visit)
-    returned = visit.last("NodeReturned")
+    _, listed = next(visit.of(events.ItemsListed), (None, None))
+    _, returned = next(visit.of(events.NodeReturned), (None, None))
     is_judged = bool(definition.plan or definition.nodes.get(node, NodeOptions()).judged)
     return NodeVisit(
         run_id=row.run_id,
@@ -209,27 +234,26 @@ def show_visit(
         causes=list(_causes(store, row, definition, node, visit)),
         input=_input(store, row, visit.began),
         output=_output(done),
-        next=done.body.get("routes") if done is not None else None,
+        next=(done.routes or None) if done is not None else None,
         attempts=attempts,
         steps=list(_steps(visit, wanted.item)),
         checkpoint=_checkpoint(visit, wanted.item),
         chunks=len(streamed),
         last_lines=words.lines(streamed[-_CHUNKS_MAX:], LINES_MAX),
-        artifacts=done.body.get("artifacts", {}) if done is not None else {},
-        cost=_cost(visit),
+        artifacts=dict(done.artifacts) if isinstance(done, events.NodeCompleted) else {},
+        cost=Cost(visit.record.usd, visit.record.tokens) if visit.record is not None else Cost(),
         children=_called(store, visit, wanted.item),
-        items=_items(visit, every_item, wanted) if every_item is not None else None,
-        items_all=len(every_item) if every_item is not None else 0,
+        items=_items(visit, listed.items, wanted) if listed is not None else None,
+        items_all=len(listed.items) if listed is not None else 0,
         **_planned(definition, node),
-        returned=describe(returned.body.get("value")) if returned is not None else None,
+        returned=describe(returned.value) if returned is not None else None,
         reasons=reasons_of(store, row, definition, state).get(node) if is_judged else None,
     )
 
 
 def _checkpoint(visit: _Visit, item: int | None) -> Any:
     """Return the progress that a visit, or an item of it, has saved last; None if it has saved none."""
-    saved = (e for e in reversed(visit.log) if e.kind == "NodeCheckpointed" and _is_of(e, item))
-    return next((event.body.get("value") for event in saved), None)
+    return next((event.value for _, event in visit.of(events.NodeCheckpointed, item=item)), None)
 
 
 def _planned(definition: Definition, node: str) -> dict[str, Any]:
@@ -241,9 +265,7 @@ def _planned(definition: Definition, node: str) -> dict[str, Any]:
 def _called(store: Store, visit: _Visit, item: int | None) -> list[CalledRun]:
     """Return the child runs that a visit has started, or one of its items."""
     started = {
-        event.body["run"]: event
-        for event in visit.log
-        if event.kind == "ChildStarted" and (item is None or event.body.get("item") == item)
+        event.run: (stored, event) for stored, event in [*visit.of(events.ChildStarted, item=item)][::-1]
     }
     latest = list(started.items())[-_CALLED_MAX:]
     rows = store.runs(Query(ids=tuple(name for name, _ in latest), limit=_CALLED_MAX)) if latest else []
@@ -251,14 +273,14 @@ def _called(store: Store, visit: _Visit, item: int | None) -> list[CalledRun]:
     return [
         CalledRun(
             id=name,
-            flow=event.body["flow"],
-            key=event.body["slot"].removeprefix("child:"),
-            item=event.body.get("item"),
-            seq=event.seq,
-            at=event.at,
+            flow=event.flow,
+            key=event.slot.removeprefix("child:"),
+            item=event.item,
+            seq=stored.seq,
+            at=stored.at,
             status=statuses.get(name),
         )
-        for name, event in latest
+        for name, (stored, event) in latest
     ]
 
 
@@ -273,49 +295,58 @@ def _find(store: Store, row: RunRow, node: str, wanted: VisitWanted) -> _Visit |
     if not fitting:
         if wanted.iteration is not None or wanted.execution is not None:
             return None
-        return _Visit(places, (0, 0), [], 0)
+        return _Visit(places)
     place = fitting[-1]
     here = [one for one in rows if (one.iteration, one.execution) == place]
-    log = [event_view(stored) for stored in history.opened(store, row.run_id, here)]
+    log = list(history.opened(store, row.run_id, here))
     before = [one.seq for one in rows if one.kind == "NodeStarted" and one.seq < here[0].seq]
     return _Visit(places, place, log, before[-1] if before else 0)
-
-
-def _is_of(event: EventView, item: int | None) -> bool:
-    return item is None or event.body.get("item") == item
 
 
 # --- what it did ---------------------------------------------------------------------------------------
 
 
-def _reasons(store: Store, row: RunRow, node: str, visit: _Visit) -> list[EventView]:
-    """Return the events of the run, and of this node, that can be the reason why an attempt of the visit began."""
-    if not visit.log:
-        return []
-    rows = store.events(row.run_id, visit.before, visit.log[-1].seq, kinds=REASON_KINDS)
-    mine = [one for one in rows if one.node in (None, node)]
-    return [event_view(stored) for stored in history.opened(store, row.run_id, mine)]
+def _motives(store: Store, row: RunRow, node: str, visit: _Visit) -> Iterator[Stored]:
+    """Yield the events of the run, and of this node before the visit, that can be the reason why an attempt of it began."""
+    if visit.log:
+        rows = store.events(row.run_id, visit.before, visit.log[-1].seq, kinds=MOTIVE_KINDS)
+        seen = {stored.seq for stored in visit.log}
+        mine = [one for one in rows if one.node in (None, node) and one.seq not in seen]
+        yield from history.opened(store, row.run_id, mine)
+
+
+def _outcomes(
+    visit: _Visit, item: int | None
+) -> Iterator[tuple[Stored, events.StepCompleted | events.StepFailed]]:
+    """Yield the events that are the outcome of a step: its result, or an exception that is kept."""
+    for stored, event in [*visit.of(events.StepCompleted, events.StepFailed, item=item)][::-1]:
+        if isinstance(event, events.StepCompleted) or event.retry_at is None:
+            yield stored, event
 
 
 def _steps(visit: _Visit, item: int | None) -> Iterator[StepView]:
-    for event in visit.log:
-        if has_outcome(event) and _is_of(event, item):
-            failure = event.body.get("failure")
-            yield StepView(
-                name=step_of(event).name,
-                key=step_of(event).key,
-                item=event.body.get("item"),
-                attempt=event.attempt,
-                seq=event.seq,
-                at=event.at,
-                result=describe(event.body.get("value")),
-                raised=f"{failure['type']}: {failure['message']}" if failure is not None else None,
-            )
+    for stored, event in _outcomes(visit, item):
+        step = Slot("step", event.step)
+        failure = event.failure if isinstance(event, events.StepFailed) else None
+        yield StepView(
+            name=step.name,
+            key=step.key,
+            item=event.item,
+            attempt=event.attempt,
+            seq=stored.seq,
+            at=stored.at,
+            result=describe(event.value if isinstance(event, events.StepCompleted) else None),
+            raised=f"{failure.type}: {failure.message}" if failure is not None else None,
+        )
 
 
-def _cost(visit: _Visit) -> Cost:
-    spent = [event.body for event in visit.log if event.kind == "CostIncurred"]
-    return Cost(sum(body.get("usd", 0.0) for body in spent), sum(body.get("tokens", 0) for body in spent))
+def _steps_of_attempts(visit: _Visit, item: int | None) -> dict[int, list[str]]:
+    """Return the names of the steps that each attempt at the node, or at an item, has completed."""
+    found: dict[int, list[str]] = {}
+    for _, event in _outcomes(visit, item):
+        if event.item == item:
+            found.setdefault(event.attempt, []).append(Slot("step", event.step).label)
+    return found
 
 
 def _chunks(store: Store, run_id: str, node: str, visit: _Visit) -> dict[tuple[int, int | None], list[Any]]:
@@ -323,9 +354,8 @@ def _chunks(store: Store, run_id: str, node: str, visit: _Visit) -> dict[tuple[i
     far.
     """
     found: dict[tuple[int, int | None], list[Any]] = {}
-    for event in visit.log:
-        if event.kind == "NodeStreamed":
-            found.setdefault((event.attempt, event.body.get("item")), []).extend(event.body.get("chunks", []))
+    for _, event in [*visit.of(events.NodeStreamed)][::-1]:
+        found.setdefault((event.attempt, event.item), []).extend(event.chunks)
     recorded = {key: len(chunks) for key, chunks in found.items()}
     for chunk in spilled_chunks(store, run_id) if visit.log else ():
         key = (chunk.attempt, chunk.item)
@@ -337,56 +367,43 @@ def _chunks(store: Store, run_id: str, node: str, visit: _Visit) -> dict[tuple[i
 # --- items ---------------------------------------------------------------------------------------------
 
 
-def _item_statuses(visit: _Visit) -> list[tuple[str, int, dict[str, Any] | None]] | None:
-    """Return the status, the latest attempt and the failure of each item; None if the node is not a fan-out."""
-    listed = visit.last("ItemsListed")
-    if listed is None:
-        return None
-    found: list[tuple[str, int, dict[str, Any] | None]] = [("pending", 0, None)] * len(
-        listed.body.get("items", [])
-    )
-    for event in visit.log:
-        item = event.body.get("item")
-        if item is None or not 0 <= item < len(found):
-            continue
-        if event.kind == "ItemStarted":
-            found[item] = ("running", event.attempt, None)
-        elif event.kind == "ItemCompleted":
-            found[item] = ("completed", event.attempt, None)
-        elif event.kind == "NodeWaiting":
-            found[item] = ("waiting", event.attempt, None)
-        elif event.kind == "ItemFailed":
-            status = "failed" if event.body.get("retry_at") is None else "waiting"
-            found[item] = (status, event.attempt, event.body["failure"])
-    return found
-
-
-def _items(
-    visit: _Visit, statuses: list[tuple[str, int, dict[str, Any] | None]], wanted: VisitWanted
-) -> list[ItemView]:
+def _items(visit: _Visit, values: list[Any], wanted: VisitWanted) -> list[ItemView]:
     """Return a page of the items: those that failed first, then those that have not ended."""
-    listed = visit.last("ItemsListed")
-    assert listed is not None
-    values = listed.body.get("items", [])
+    records = visit.record.items if visit.record is not None else {}
+    statuses = [_item_status(records.get(item)) for item in range(len(values))]
     order = (
         [wanted.item] if wanted.item is not None and wanted.item < len(values)
-        else sorted(range(len(values)), key=lambda item: _LISTED.index(statuses[item][0]))[
+        else sorted(range(len(values)), key=lambda item: _LISTED.index(statuses[item]))[
             wanted.items_from : wanted.items_from + wanted.items
         ]
     )  # fmt: skip
-    found = []
-    for item in order:
-        status, attempt, failure = statuses[item]
-        found.append(
-            ItemView(
-                item=item,
-                value=describe(values[item]),
-                status=status,
-                attempt=attempt,
-                failure=failure_view(failure) if failure else None,
-            )
+    return [
+        ItemView(
+            item=item,
+            value=describe(values[item]),
+            status=statuses[item],
+            attempt=records[item].number if item in records else 0,
+            failure=failure_of(records[item].failure) if item in records else None,
         )
-    return found
+        for item in order
+    ]
+
+
+def _item_status(record: AttemptRecord | None) -> ItemStatus:
+    """Return the status of an item by its latest attempt. An item that was interrupted runs again with its node."""
+    match record.status if record is not None else None:
+        case None:
+            return "pending"
+        case "failed":
+            return "failed" if record is None or record.retry_at is None else "waiting"
+        case "completed" | "skipped":
+            return "completed"
+        case "waiting":
+            return "waiting"
+        case "running" | "interrupted" | "crashed":
+            return "running"
+        case unknown:
+            assert_never(unknown)
 
 
 # --- what it was given and made ------------------------------------------------------------------------
@@ -402,10 +419,10 @@ def _input(store: Store, row: RunRow, began: int | None) -> dict[str, Value] | N
     return {name: describe(value) for name, value in given.values.items()}
 
 
-def _output(done: EventView | None) -> dict[str, dict[str, Value]] | None:
+def _output(done: events.NodeCompleted | events.NodeSkipped | None) -> dict[str, dict[str, Value]] | None:
     if done is None:
         return None
-    changes: dict[str, Any] = done.body.get("changes") or {}
+    changes: dict[str, Any] = msgspec.to_builtins(done.changes, str_keys=True)
     return {
         operation: {name: describe(value) for name, value in fields.items()}
         for operation, fields in changes.items()

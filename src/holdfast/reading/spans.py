@@ -12,8 +12,10 @@ import msgspec
 
 from holdfast.core import events
 from holdfast.core.events import Stored
-from holdfast.reading.attempts import AttemptStatus
 
+AttemptStatus: TypeAlias = Literal[
+    "running", "completed", "failed", "interrupted", "skipped", "waiting", "crashed"
+]
 HolderEnd: TypeAlias = Literal["released", "drained", "died", "replaced"]
 WaitedFor: TypeAlias = Literal["retry", "timer", "signal", "question", "child", "holder"]
 ActVerb: TypeAlias = Literal[

@@ -17,13 +17,12 @@ from typing import Any
 import msgspec
 
 from holdfast.core import events
-from holdfast.core.events import Failure, Stored
+from holdfast.core.events import Stored
 from holdfast.core.fold import fold
 from holdfast.core.kinds import FROM_OUTSIDE, TAKES_OVER
 from holdfast.core.run_state import ACTIVE, ENDED, Question, RunState, Wait, stretches
-from holdfast.errors import IllegalEvent, RunNotFound, StoreError, describe_failure
+from holdfast.errors import IllegalEvent, RunNotFound, StoreError
 from holdfast.reading import history, text, words
-from holdfast.reading.attempts import ITEM_ENDS, MISROUTED, NODE_ENDS, AttemptStatus
 from holdfast.reading.spans import (
     ITEMS_DRAWN,
     Act,
@@ -37,20 +36,16 @@ from holdfast.reading.spans import (
     act_of,
     item_span,
 )
+from holdfast.reading.visits import BY_CALLERS, ERROR_WIDTH, VisitChange, Visits
 from holdfast.storage.contract import RunRow, Store
 from holdfast.storage.rows import open_row
 
 FORKS_MAX = 50
 _ROWS_PER_READ = 1000
-_ERROR_WIDTH = 300
 _LATE_EVENTS = 100
 """Among how many events the last one is searched that a holder recorded itself."""
-_ENDS = NODE_ENDS | ITEM_ENDS
 _BEGINS_HOLDING = frozenset({"NodeStarted", "NodeScheduled", "QuestionAsked"})
 """Kinds of events that the process which created a run records first, if it executes the run at once."""
-_BY_CALLERS = FROM_OUTSIDE | {"RunPaused", "RunCancelled", "StateEdited"}
-"""Kinds of events that a process may record which does not execute the run."""
-_STARTS = frozenset({"NodeStarted", "ItemStarted"})
 _STOPS: dict[str, HolderEnd] = {
     "RunCompleted": "released",
     "RunFailed": "released",
@@ -64,6 +59,7 @@ _WAIT_ENDS = {
     "TimerFired": "time came",
     "WaitWithdrawn": "withdrawn",
 }
+_ENDS_RETRIES = frozenset({"RunRewound", "RunCancelled", "RunFailed"})
 _NO_WAITS = frozenset(
     {"StepCompleted", "NodeStreamed", "NodeCheckpointed", "CostIncurred", "ItemStarted", "ItemsListed"}
 )
@@ -225,36 +221,35 @@ class _Drawing:
         self.waits: list[WaitSpan] = []
         self.holders: list[HolderSpan] = []
         self.acts: list[Act] = []
-        self.running: dict[tuple[str, int | None], AttemptSpan] = {}
         self.waiting: dict[Any, WaitSpan] = {}
         """Open waits: timers, signals and questions by their key, retries by node and item."""
         self.fans: dict[tuple[str, int, int], int] = {}
         """Visit of a fan-out -> how many items it has."""
-        self.seen_at, self.seen_seq = self.state.at, self.state.seq
-        """The last event that the holder recorded."""
+        self.visits = Visits.of(self.state)
         self.seen_status: str = self.state.status
+        """The status after the last event that the holder recorded."""
         if after:
             self._begin_open(after)
 
     @property
     def is_open(self) -> bool:
         """Whether an attempt or a wait has begun and not ended yet."""
-        return bool(self.running or self.waiting)
+        return bool(self.waiting) or any(self.visits.drawn())
 
     def _begin_open(self, seq: int) -> None:
         """Begin the pieces that are open in the state with which reading begins. Their exact beginning is not known."""
         state = self.state
+        for visit in self.visits.latest.values():
+            if visit.size is not None:
+                self.fans[visit.node, *visit.place] = visit.size
+        self.bars = [attempt.span for attempt in self.visits.drawn() if attempt.span is not None]
         for name in state.open:
             node = state.nodes[name]
-            place: dict[str, Any] = {"node": name, "iteration": node.iteration, "execution": node.execution}
-            if node.status == "running":
-                self._begin_bar(seq, node.started_at, attempt=node.attempt, item=None, **place)
-            elif node.retry_at is not None:
-                self._begin_retry(seq, node.ended_at, node.retry_at, item=None, **place)
-            if node.items is not None:
-                self.fans[name, node.iteration, node.execution] = len(node.items.values)
-                for item, attempt in node.items.running.items():
-                    self._begin_bar(seq, node.started_at, attempt=attempt, item=item, **place)
+            if node.status != "running" and node.retry_at is not None:
+                self._begin_retry(
+                    seq, node.ended_at, node.retry_at, node=name, iteration=node.iteration, execution=node.execution,
+                    item=None,
+                )  # fmt: skip
         self._compare_waits(seq, state.at, "")
         for wait in self.waiting.values():
             if wait.node is not None and wait.kind in ("timer", "signal", "child"):
@@ -279,19 +274,17 @@ class _Drawing:
             self._end_holding(stored)
         self._follow_holder(stored, kind, takes_over=takes_over)
         self._fold(stored)
-        event = stored.event
-        if isinstance(event, events.NodeEvent):
-            self._follow_attempt(stored, kind)
-        elif kind in ("RunCancelled", "RunFailed"):
-            self._end_bars("interrupted", stored.at)
+        for change in self.visits.read(stored):
+            self._draw(change, stored)
+        if kind in _ENDS_RETRIES:
             self._end_retries(stored.at)
         if kind not in _NO_WAITS and (self.waiting or self.state.waits or self.state.questions):
             self._compare_waits(stored.seq, stored.at, kind)
         act = act_of(stored)
         if act is not None:
             self.acts.append(act)
-        if kind not in _BY_CALLERS:
-            self.seen_at, self.seen_seq, self.seen_status = stored.at, stored.seq, self.state.status
+        if kind not in BY_CALLERS:
+            self.seen_status = self.state.status
 
     def _fold(self, stored: Stored) -> None:
         if isinstance(stored.event, events.RunRewound):
@@ -310,13 +303,10 @@ class _Drawing:
         if ended is not None and ended.end is None:
             died = self.state.running > 0 or self.seen_status in ("running", "pending")
             ended.end = "replaced" if outlived else "died" if died else "released"
-            ended.ended_at = self.seen_at
+            ended.ended_at = self.visits.seen_at
             ended.noticed_at = stored.at if ended.end == "died" else None
         if ended is not None and ended.end in ("died", "drained", "replaced"):
             self._add_gap(ended, stored.at)
-        self._end_bars("interrupted" if outlived else "crashed", self.seen_at, noticed_at=stored.at)
-        if isinstance(stored.event, events.RunRewound):
-            self._end_retries(stored.at)
 
     def _add_gap(self, ended: HolderSpan, until: float | None) -> None:
         """Add the time in which no process held the run."""
@@ -324,7 +314,7 @@ class _Drawing:
         if until is None or until > ended.ended_at:
             self.waits.append(
                 WaitSpan(
-                    seq=self.seen_seq,
+                    seq=self.visits.seen_seq,
                     kind="holder",
                     started_at=ended.ended_at,
                     ended_at=until,
@@ -345,86 +335,29 @@ class _Drawing:
             self.holders.append(HolderSpan(seq=stored.seq, holder=None, started_at=stored.at))
         now = self.holders[-1]
         if isinstance(event, events.NodeInterrupted) and event.lost:
-            now.end, now.ended_at, now.noticed_at = "died", self.seen_at, stored.at
+            now.end, now.ended_at, now.noticed_at = "died", self.visits.seen_at, stored.at
         if kind in _STOPS and now.end is None:
             now.end, now.ended_at = _STOPS[kind], stored.at
 
     # --- attempts ---
 
-    def _follow_attempt(self, stored: Stored, kind: str) -> None:
-        event = stored.event
-        item = getattr(event, "item", None)
-        if kind in _STARTS:
-            self._end_retry(event.node, item, stored.at)
-            self._begin_bar(
-                stored.seq, stored.at, node=event.node, iteration=event.iteration, execution=event.execution,
-                attempt=event.attempt, item=item, woken=getattr(event, "woken", False),
-            )  # fmt: skip
-        elif kind == "ItemsListed":
-            self.fans[event.node, event.iteration, event.execution] = len(event.items)
-        elif kind in _ENDS:
-            self._end_attempt(stored, kind, item)
-        elif kind in ("RoutingFailed", "NodeRouted"):
-            self._follow_routing(event)
-
-    def _begin_bar(self, seq: int, at: float, *, node: str, item: int | None, **place: Any) -> None:
-        bar = AttemptSpan(seq=seq, status="running", started_at=at, node=node, item=item, **place)
-        self.bars.append(bar)
-        self.running[node, item] = bar
-
-    def _end_attempt(self, stored: Stored, kind: str, item: int | None) -> None:
-        event = stored.event
-        lost = bool(getattr(event, "lost", False))
-        bar = self.running.pop((event.node, item), None)
-        if bar is None and kind == "NodeSkipped":
-            self._begin_bar(
-                stored.seq, stored.at, node=event.node, iteration=event.iteration, execution=event.execution,
-                attempt=event.attempt, item=item,
-            )  # fmt: skip
-            bar = self.running.pop((event.node, item))
-        status: AttemptStatus = "crashed" if lost else _ENDS[kind]
-        ended_at = self.seen_at if lost else stored.at
-        if bar is not None:
-            self._end_bar(bar, status, ended_at, stored.at if lost else None)
-            failure: Failure | None = getattr(event, "failure", None) or getattr(event, "warning", None)
-            if failure is not None:
-                bar.error = text.one_line(describe_failure(failure.type, failure.message), _ERROR_WIDTH)
-            bar.retry_at = getattr(event, "retry_at", None)
-        if item is None:
-            self._end_retry(event.node, None, stored.at)
-            if kind != "NodeWaiting":
-                for node, one in [key for key in self.running if key[0] == event.node]:
-                    self._end_bar(
-                        self.running.pop((node, one)), "crashed" if lost else "interrupted", ended_at
-                    )
-        if getattr(event, "retry_at", None) is not None:
-            self._begin_retry(
-                stored.seq, stored.at, event.retry_at, node=event.node, iteration=event.iteration,
-                execution=event.execution, item=item,
-            )  # fmt: skip
-
-    def _follow_routing(self, event: events.RoutingFailed | events.NodeRouted) -> None:
-        """Mark the attempt of a completed node as failed if its router raised, and as completed if it has decided since."""
-        visit = (event.node, event.iteration, event.execution, None)
-        bar = next(
-            (b for b in reversed(self.bars) if (b.node, b.iteration, b.execution, b.item) == visit), None
-        )
-        if bar is None:
+    def _draw(self, change: VisitChange, stored: Stored) -> None:
+        """Add the span of an attempt that began, and begin and end its wait for a retry."""
+        visit, attempt = change.visit, change.attempt
+        span = attempt.span
+        is_new = span is not None and span.seq == stored.seq
+        if change.how in ("refused", "routed"):
             return
-        bar.status, bar.error = "completed", None
-        if isinstance(event, events.RoutingFailed):
-            fault = describe_failure(event.failure.type, event.failure.message)
-            bar.status, bar.error = "failed", text.one_line(f"{MISROUTED}: {fault}", _ERROR_WIDTH)
-
-    def _end_bars(self, status: AttemptStatus, at: float, *, noticed_at: float | None = None) -> None:
-        for bar in self.running.values():
-            self._end_bar(bar, status, at, noticed_at if status == "crashed" else None)
-        self.running.clear()
-
-    def _end_bar(
-        self, bar: AttemptSpan, status: AttemptStatus, at: float, noticed_at: float | None = None
-    ) -> None:
-        bar.status, bar.ended_at, bar.noticed_at = status, max(at, bar.started_at), noticed_at
+        if visit.size is not None:
+            self.fans[visit.node, *visit.place] = visit.size
+        if span is not None and is_new:
+            self.bars.append(span)
+        self._end_retry(visit.node, attempt.item, stored.at)
+        if change.how == "ended" and change.cause is None and attempt.retry_at is not None:
+            self._begin_retry(
+                stored.seq, stored.at, attempt.retry_at, node=visit.node, iteration=attempt.iteration,
+                execution=attempt.execution, item=attempt.item,
+            )  # fmt: skip
 
     # --- waits ---
 
@@ -470,7 +403,7 @@ class _Drawing:
         self.waiting[key] = began = WaitSpan(
             seq=seq, kind="question", node=question.node, iteration=iteration, execution=execution,
             item=question.item, started_at=question.asked_at, until=question.until, key=key,
-            reason=text.one_line(question.text, _ERROR_WIDTH),
+            reason=text.one_line(question.text, ERROR_WIDTH),
         )  # fmt: skip
         self.waits.append(began)
 
@@ -519,10 +452,11 @@ class _Drawing:
             return
         upto = rows[0].seq - 1 if rows else row.seq
         late = store.events(row.run_id, max(self.state.seq, upto - _LATE_EVENTS), upto)
-        own = next((one for one in reversed(late) if one.kind not in _BY_CALLERS), None)
+        own = next((one for one in reversed(late) if one.kind not in BY_CALLERS), None)
         if own is not None:
             self.state = history.load(store, row.run_id, own.seq, row=row)
-            self.seen_at, self.seen_seq, self.seen_status = own.at, own.seq, self.state.status
+            self.visits.seen_at, self.visits.seen_seq = own.at, own.seq
+            self.seen_status = self.state.status
         for stored in history.opened(store, row.run_id, rows):
             self._end_holding(stored)
         if not rows:
@@ -537,8 +471,8 @@ class _Drawing:
             if row.holder is not None:
                 last.holder = last.holder or row.holder.describe()
             if not row.held:
-                last.end, last.ended_at = ("died" if died else "released"), self.seen_at
+                last.end, last.ended_at = ("died" if died else "released"), self.visits.seen_at
         if died:
-            self._end_bars("crashed", self.seen_at)
+            self.visits.presume_dead()
         if last is not None and last.end in ("died", "drained") and row.status not in ENDED:
             self._add_gap(last, None)
