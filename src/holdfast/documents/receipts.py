@@ -14,20 +14,21 @@ the same log gives the same bytes, so that every file can be made again. `scribe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, assert_never
 
 import msgspec
 
 from holdfast.core import events
 from holdfast.core.definition import Definition, Edge
-from holdfast.core.events import VALUE_PARTS, Changes, Failure, NodeEvent, Stored
+from holdfast.core.events import VALUE_PARTS, Changes, Stored
 from holdfast.core.kinds import CHECKPOINTS
 from holdfast.documents import run_folder
 from holdfast.documents.run_folder import ARTIFACTS, HANDOFFS, RECEIPTS, RUN_FILE
 from holdfast.reading import text
+from holdfast.reading.visits import AttemptRecord, VisitChange, VisitRecord, Visits
 from holdfast.storage.contract import RunRow
 
 FORMAT = 1
@@ -38,7 +39,8 @@ SMALL_BYTES = 200
 Lookup: TypeAlias = Callable[[str], Definition | None]
 """Returns the flow definition with this fingerprint; None if it is unknown."""
 Written: TypeAlias = bytes
-Key: TypeAlias = tuple[int, int, int]
+_ITEM_STATUS = {"completed": "succeeded", "crashed": "interrupted"}
+"""How the status of an item is called in a receipt, if by another word."""
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -52,64 +54,29 @@ class Listed(msgspec.Struct, frozen=True):
         return cls(len(content), sha256(content).hexdigest())
 
 
-class _Item(msgspec.Struct):
-    """The progress of one item of a fan-out node."""
+class _Papers(msgspec.Struct):
+    """The documents of the latest attempt at a node, and the facts in them."""
 
-    status: str = "running"
-    attempt: int = 1
-    seq: int = 0
-    failure: Failure | None = None
-    changes: dict[str, Any] = {}
-    artifacts: dict[str, Any] = {}
-
-
-class _Attempt(msgspec.Struct):
-    """One attempt at a node, and the paths of its documents if it has any."""
-
-    key: Key
-    first_seq: int
-    started_at: float | None = None
-    since: float | None = None
-    """The time at which the attempt began or last continued; None while it waits and after it has ended."""
-    seconds: float = 0.0
-    ended: bool = False
+    attempt: AttemptRecord
     ended_at: float | None = None
     """When it ended; None if that is not known."""
-    asked: dict[str, Any] | None = None
-    """Who requested the attempt, and why; None if the engine started it."""
     facts: dict[str, Any] = {}
     """Facts from the event that ended the attempt."""
     receipt: str = ""
     handoff: str = ""
     handed: dict[str, Any] = {}
-    decided: bool = False
 
 
-class _Visit(msgspec.Struct):
-    """The latest visit of a node, with all attempts of it."""
+class _Results(msgspec.Struct):
+    """The results of the items of a fan-out, by item."""
 
-    iteration: int = 0
-    execution: int = 1
-    attempt: _Attempt | None = None
-    items: dict[int, _Item] = {}
-    steps: dict[str, None] = {}
-    steps_raised: dict[str, str] = {}
-    """Step whose outcome is an exception -> the exception."""
-    steps_begun: dict[str, None] = {}
-    """Steps with `idempotent=False` that were about to be called and have no outcome."""
-    children: dict[str, dict[str, Any]] = {}
-    """Child run that the visit started -> its flow and, once it has ended, its status and cost."""
-    running: set[int] = set()
-    waiting: set[int] = set()
-    changes: list[Changes] = []
-    """The changes that the items of a fan-out made to the state."""
-    usd: float = 0.0
-    tokens: int = 0
-    streamed: int = 0
-    asked: dict[str, Any] | None = None
-    """Who requested the next attempt, and why; None if no caller did."""
-    gate: str | None = None
-    """The slot of an open question that must be answered before the visit begins or continues."""
+    visit: VisitRecord
+    given: dict[int, dict[str, Any]] = {}
+    """The changes, summarized, and the artifacts."""
+    changes: dict[int, Changes] = {}
+    """The changes that the items made to the state, until the visit has completed."""
+    inherited: dict[int, None] = {}
+    """The items that did not run here: the fork has used the results of its parent."""
 
 
 def documents(run: RunRow, log: Iterable[Stored], lookup: Lookup, fingerprint: str = "") -> dict[str, bytes]:
@@ -178,14 +145,14 @@ class Book:
         self._lookup = lookup
         self._fingerprint = fingerprint
         self._definition = lookup(fingerprint) if fingerprint else None
-        self._visits: dict[str, _Visit] = {}
+        self._visits = Visits()
+        self._papers: dict[str, _Papers] = {}
+        self._results: dict[str, _Results] = {}
         self._stems: dict[tuple[str, str], str] = {}
         self._taken: set[str] = set()
         """The beginnings of file names (`<node>-<agent>`) in use, in lower case, because some file systems ignore case."""
         self._inherited: dict[tuple[str, int, int | None], Changes] = {}
         """For a fork: node, iteration and item -> the result that its parent had, which the fork may use."""
-        self._went_back: dict[str, Any] | None = None
-        """Who rewound the run last, and why; None if it was not rewound."""
         self._refused: list[dict[str, Any]] = []
         """The requests to the run that were refused, oldest first."""
         self._layers: list[tuple[int, int]] = []
@@ -198,6 +165,8 @@ class Book:
         """Process an event. Returns the documents that it produces, by full name."""
         self._made, self._plain = {}, {}
         self.seq = stored.seq
+        for change in self._visits.read(stored):
+            self._follow(change, stored)
         handler = self._HANDLERS.get(type(stored.event))
         if handler is not None:
             handler(self, stored.event, stored)
@@ -242,182 +211,123 @@ class Book:
 
     def _flow_changed(self, event: events.FlowChanged, stored: Stored) -> None:
         self._use(event.fingerprint)
-        self._visits = {event.rename.get(name, name): visit for name, visit in self._visits.items()}
+        self._papers = {event.rename.get(name, name): papers for name, papers in self._papers.items()}
+        self._results = {event.rename.get(name, name): results for name, results in self._results.items()}
 
     def _use(self, fingerprint: str) -> None:
         self._fingerprint = fingerprint
         self._definition = self._lookup(fingerprint)
 
-    def _taken_up(self, event: events.RunClaimed | events.RunResumed, stored: Stored) -> None:
-        """Handle a claim of the run by another process: attempts that were running were interrupted at an unknown time."""
-        self._cut_all(stored, waiting=False, reason="its process died")
-        if isinstance(event, events.RunResumed):
-            for name, visit in self._visits.items():
-                ended_badly = visit.attempt is not None and not visit.attempt.decided
-                if ended_badly and (event.nodes is None or name in event.nodes):
-                    visit.asked = _by_and_reason(event)
-
     def _rewound(self, event: events.RunRewound, stored: Stored) -> None:
-        self._cut_all(stored, waiting=True, reason=f"the run went back to event {event.to}")
-        self._went_back = _by_and_reason(event)
         before = [complete for seq, complete in self._layers if seq <= event.to]
         self._layers += [(stored.seq, before[-1])] if before else []
-        for visit in self._visits.values():
-            visit.asked = visit.gate = None
 
     def _cancelled(self, event: events.RunCancelled, stored: Stored) -> None:
-        self._cut_all(stored, waiting=True, reason="the run was cancelled", lost=False)
+        """Say in the receipts of attempts that their cleanup was not done. When they ended is known already."""
         for left in event.uncleaned:
-            visit = self._visits.get(left.node)
+            visit = self._visits.latest.get(left.node)
             if visit is not None and visit.attempt is not None:
-                self._add_uncleaned(left, visit, visit.attempt, stored)
-
-    def _add_uncleaned(
-        self, left: events.Uncleaned, visit: _Visit, attempt: _Attempt, stored: Stored
-    ) -> None:
-        """Say in the receipt of an attempt that its cleanup was not done. When it ended is known already."""
-        ended_at = attempt.ended_at
-        uncleaned = [*attempt.facts.get("uncleaned", ()), text.not_cleaned_up(left)]
-        self._end(left.node, visit, attempt, stored, status="interrupted", at=ended_at, uncleaned=uncleaned)
-
-    def _cut_all(self, stored: Stored, *, waiting: bool, reason: str, lost: bool = True) -> None:
-        for name, visit in self._visits.items():
-            attempt = visit.attempt
-            if attempt is not None and not attempt.ended and (waiting or attempt.since is not None):
-                self._cut(name, visit, attempt, stored, reason, lost=lost and attempt.since is not None)
-
-    def _cut(
-        self, name: str, visit: _Visit, attempt: _Attempt, stored: Stored, reason: str, *, lost: bool
-    ) -> None:
-        if lost:
-            attempt.since = None
-        for number in visit.running:
-            visit.items[number].status = "interrupted"
-        visit.running.clear()
-        at = None if lost else stored.at
-        self._end(name, visit, attempt, stored, status="interrupted", at=at, reason=reason, lost=lost)
-
-    # --- attempts -------------------------------------------------------------------------------------
-
-    def _scheduled(self, event: events.NodeScheduled, stored: Stored) -> None:
-        if event.why == "retry" and event.node in self._visits:
-            self._visits[event.node].asked = _by_and_reason(event)
-
-    def _started(self, event: events.NodeStarted, stored: Stored) -> None:
-        visit = self._visit(event)
-        attempt = visit.attempt
-        key = (event.iteration, event.execution, event.attempt)
-        if attempt is None or attempt.key != key or attempt.decided:
-            if attempt is not None and not attempt.ended:
-                self._cut(event.node, visit, attempt, stored, "another attempt took its place", lost=True)
-            asked, visit.asked = visit.asked, None
-            if event.execution > 1 and event.attempt == 1:
-                asked = asked or self._went_back
-            attempt = visit.attempt = _Attempt(key, stored.seq, stored.at, asked=asked)
-        attempt.since = stored.at  # also if the same attempt was woken after a wait
-        attempt.ended = False
-
-    def _visit(self, event: NodeEvent) -> _Visit:
-        """Return the visit that an event belongs to. All attempts of one execution share its items and steps."""
-        visit = self._visits.get(event.node)
-        if visit is None:
-            visit = self._visits[event.node] = _Visit(event.iteration, event.execution)
-        elif (visit.iteration, visit.execution) != (event.iteration, event.execution):
-            before, visit = visit, _Visit(event.iteration, event.execution)
-            visit.asked, visit.attempt = before.asked, before.attempt
-            self._visits[event.node] = visit
-        return visit
-
-    def _attempt(self, event: NodeEvent, stored: Stored) -> tuple[_Visit, _Attempt]:
-        """Return the attempt that an event ends. For a visit that never began, this is a new attempt with number 0."""
-        visit = self._visit(event)
-        attempt = visit.attempt
-        key = (event.iteration, event.execution, event.attempt)
-        if attempt is None or attempt.key[:2] != key[:2] or attempt.decided:
-            never_begun = isinstance(event, (events.NodeSkipped, events.QuestionAnswered, events.TimerFired))
-            attempt = visit.attempt = _Attempt((*key[:2], 0) if never_begun else key, stored.seq)
-        return visit, attempt
-
-    def _waiting(self, event: events.NodeWaiting, stored: Stored) -> None:
-        visit = self._visit(event)
-        if event.item is not None:
-            self._item(event, stored, "waiting")
-        elif visit.attempt is not None:
-            _spend(visit.attempt, stored.at)
+                papers = self._papers_of(left.node, visit.attempt)
+                uncleaned = [*papers.facts.get("uncleaned", ()), text.not_cleaned_up(left)]
+                self._write_receipt(visit, papers, stored, "interrupted", uncleaned=uncleaned)
 
     def _forked(self, event: events.RunForked, stored: Stored) -> None:
         self._inherited = {
             (one.node, one.iteration, one.item): one.result for one in event.visits if one.result is not None
         }
 
-    def _completed(self, event: events.NodeCompleted, stored: Stored) -> None:
-        visit, attempt = self._attempt(event, stored)
-        for number, item in visit.items.items():
-            if item.status == "pending":  # the item did not run here: the fork uses the result of its parent
-                result = self._inherited.get((event.node, event.iteration, number), Changes())
-                item.status, item.changes, visit.changes[number] = "inherited", summary([result]), result
-        artifacts = event.artifacts
-        own = summary([event.changes])
-        self._end(event.node, visit, attempt, stored, status="succeeded", changes=own, artifacts=artifacts)
-        changes = [*visit.changes, event.changes] if event.items else [event.changes]
-        visit.changes = []
-        self._hand_over(event.node, visit, attempt, stored, changes, event.routes, artifacts=artifacts)
+    # --- receipts -------------------------------------------------------------------------------------
 
-    def _skipped(self, event: events.NodeSkipped, stored: Stored) -> None:
-        visit, attempt = self._attempt(event, stored)
-        said: dict[str, Any] = {"by": event.by, "reason": event.reason, "changes": summary([event.changes])}
-        if event.warning is not None:
-            said["failure"] = event.warning
-        self._end(event.node, visit, attempt, stored, status="skipped", **said)
-        self._hand_over(
-            event.node,
-            visit,
-            attempt,
-            stored,
-            [event.changes],
-            event.routes,
-            decided="skip",
-            by=event.by,
-            reason=event.reason,
-        )
+    def _follow(self, change: VisitChange, stored: Stored) -> None:
+        """Make the documents about what an event did to an attempt."""
+        match change.how:
+            case "began" | "waits":
+                pass
+            case "ended" if change.attempt.item is not None:
+                self._item_ended(change, stored)
+            case "ended":
+                self._attempt_ended(change, stored)
+            case "refused":
+                event, papers = stored.event, self._papers_of(change.visit.node, change.attempt)
+                papers.ended_at = stored.at
+                said = _by_and_reason(event) if isinstance(event, events.QuestionAnswered) else {}
+                self._write_receipt(change.visit, papers, stored, "failed", failure=change.failure, **said)
+            case "routed":
+                self._routed(change, stored)
+            case unknown:
+                assert_never(unknown)
 
-    def _failed(self, event: events.NodeFailed, stored: Stored) -> None:
-        visit, attempt = self._attempt(event, stored)
-        self._end(
-            event.node,
-            visit,
-            attempt,
-            stored,
-            status="failed",
-            failure=event.failure,
-            retry_at=instant(event.retry_at),
-        )
+    def _papers_of(self, node: str, attempt: AttemptRecord) -> _Papers:
+        papers = self._papers.get(node)
+        if papers is None or papers.attempt is not attempt:
+            papers = self._papers[node] = _Papers(attempt)
+        return papers
 
-    def _interrupted(self, event: events.NodeInterrupted, stored: Stored) -> None:
-        visit, attempt = self._attempt(event, stored)
-        self._cut(event.node, visit, attempt, stored, event.reason, lost=event.lost)
+    def _results_of(self, visit: VisitRecord) -> _Results:
+        results = self._results.get(visit.node)
+        if results is None or results.visit is not visit:
+            results = self._results[visit.node] = _Results(visit)
+        return results
 
-    def _end(
-        self,
-        name: str,
-        visit: _Visit,
-        attempt: _Attempt,
-        stored: Stored,
-        *,
-        status: str,
-        at: float | None = -1.0,
-        **said: Any,
+    def _item_ended(self, change: VisitChange, stored: Stored) -> None:
+        event, item = stored.event, change.attempt.item
+        if isinstance(event, events.ItemCompleted) and item is not None:
+            results = self._results_of(change.visit)
+            results.given[item] = {"changes": summary([event.changes]), "artifacts": event.artifacts}
+            results.changes[item] = event.changes
+
+    def _attempt_ended(self, change: VisitChange, stored: Stored) -> None:
+        visit, attempt, event = change.visit, change.attempt, stored.event
+        papers = self._papers_of(visit.node, attempt)
+        papers.ended_at = None if attempt.lost else stored.at
+        match attempt.status if change.cause is None else "interrupted":
+            case "completed":
+                self._inherit(visit)
+                said = {"changes": summary([event.changes]), "artifacts": event.artifacts}
+                self._write_receipt(visit, papers, stored, "succeeded", **said)
+                of_items = self._results_of(visit).changes
+                changes = (
+                    [of_items.get(item, Changes()) for item in range(visit.size or 0)] if event.items else []
+                )
+                of_items.clear()
+                self._hand_over(papers, visit, stored, [*changes, event.changes], artifacts=event.artifacts)
+            case "skipped":
+                said = _by_and_reason(event)
+                failed = {} if attempt.failure is None else {"failure": attempt.failure}
+                changed = summary([event.changes])
+                self._write_receipt(visit, papers, stored, "skipped", **said, changes=changed, **failed)
+                self._hand_over(papers, visit, stored, [event.changes], decided="skip", **said)
+            case "failed":
+                said = {"failure": attempt.failure, "retry_at": instant(attempt.retry_at)}
+                self._write_receipt(visit, papers, stored, "failed", **said)
+            case "interrupted" | "crashed":
+                said = {"reason": change.cause or attempt.reason, "lost": attempt.lost}
+                self._write_receipt(visit, papers, stored, "interrupted", **said)
+            case "running" | "waiting" as status:
+                raise AssertionError(f"an attempt that is {status} has not ended")
+            case unknown:
+                assert_never(unknown)
+
+    def _inherit(self, visit: VisitRecord) -> None:
+        """Note the results of the items that did not run here: the fork uses those of its parent."""
+        results = self._results_of(visit)
+        for item in range(visit.size or 0):
+            if item not in visit.items:
+                changes = self._inherited.get((visit.node, visit.iteration, item), Changes())
+                results.inherited[item], results.changes[item] = None, changes
+                results.given[item] = {"changes": summary([changes]), "artifacts": {}}
+
+    def _write_receipt(
+        self, visit: VisitRecord, papers: _Papers, stored: Stored, status: str, **said: Any
     ) -> None:
-        """Make the receipt of an attempt that has ended: at the time of the event, unless another one is given, or None because
-        it is not known. If the attempt had a receipt before (it failed and was skipped later), facts in it stay unless they are
-        replaced.
+        """Make the receipt of an attempt that has ended. If it had a receipt before (it failed and was skipped later), facts in
+        that one stay unless they are replaced.
         """
-        _spend(attempt, stored.at)
-        attempt.ended, attempt.ended_at = True, stored.at if at == -1.0 else at
-        attempt.facts = {**attempt.facts, **said} if status != "succeeded" else said
+        attempt = papers.attempt
+        papers.facts = {**papers.facts, **said} if status != "succeeded" else said
         checkpoint = f"{self.run_id}@{stored.seq}" if stored.kind in CHECKPOINTS else None
         facts = {
-            "asked": attempt.asked,
+            "asked": None if attempt.asked is None else _by_and_reason(attempt.asked),
             "by": None,
             "reason": None,
             "failure": None,
@@ -425,12 +335,12 @@ class Book:
             "lost": False,
             "changes": {},
             "artifacts": {},
-            **attempt.facts,
+            **papers.facts,
             "status": status,
             "seq": {"first": attempt.first_seq, "last": stored.seq},
             "checkpoint": checkpoint,
             "started_at": instant(attempt.started_at),
-            "ended_at": None if attempt.ended_at is None else instant(attempt.ended_at),
+            "ended_at": instant(papers.ended_at),
             "seconds": round(attempt.seconds, 6),
             "steps": list(visit.steps),
             "cost": {"usd": visit.usd, "tokens": visit.tokens},
@@ -444,170 +354,70 @@ class Book:
             facts["steps_begun"] = list(visit.steps_begun)
         if visit.children:
             facts["children"] = visit.children
-        if visit.items:
-            facts["items"] = [
-                {"item": number, **msgspec.structs.asdict(item)}
-                for number, item in sorted(visit.items.items())
-            ]
+        if visit.items or visit.size:
+            facts["items"] = list(self._items(visit))
         if facts["artifacts"]:
-            facts["artifacts_folder"] = f"{ARTIFACTS}/{run_folder.part(name)}"
-        attempt.receipt = self._put(RECEIPTS, name, attempt, attempt.receipt, facts)
+            facts["artifacts_folder"] = f"{ARTIFACTS}/{run_folder.part(visit.node)}"
+        papers.receipt = self._put(RECEIPTS, visit.node, attempt, papers.receipt, facts)
 
-    # --- inside a visit -------------------------------------------------------------------------------
-
-    def _items_listed(self, event: events.ItemsListed, stored: Stored) -> None:
-        visit = self._visit(event)
-        visit.items = {number: _Item("pending", 0) for number in range(len(event.items))}
-        visit.changes = [Changes()] * len(event.items)
-
-    def _item_started(self, event: events.ItemStarted, stored: Stored) -> None:
-        self._item(event, stored, "running")
-
-    def _item_completed(self, event: events.ItemCompleted, stored: Stored) -> None:
-        item = self._item(event, stored, "succeeded")
-        item.changes = summary([event.changes])
-        item.artifacts = getattr(event, "artifacts", {})
-        self._visit(event).changes[event.item] = event.changes
-
-    def _item_failed(self, event: events.ItemFailed, stored: Stored) -> None:
-        self._item(event, stored, "failed").failure = event.failure
-
-    def _item(self, event: Any, stored: Stored, status: str) -> _Item:
-        item = self._visit(event).items.setdefault(event.item, _Item())
-        visit = self._visit(event)
-        visit.running.discard(event.item)
-        visit.waiting.discard(event.item)
-        if status == "running":
-            visit.running.add(event.item)
-        elif status == "waiting":
-            visit.waiting.add(event.item)
-        item.status, item.attempt, item.seq, item.failure = status, event.attempt, stored.seq, None
-        attempt = visit.attempt
-        if attempt is not None and visit.running and attempt.since is None:
-            attempt.since = stored.at
-        elif attempt is not None and visit.waiting and not visit.running:
-            _spend(attempt, stored.at)  # no item runs and at least one waits, so the whole fan-out waits
-        return item
-
-    def _step(self, event: events.StepCompleted, stored: Stored) -> None:
-        visit, step = self._visit(event), _step_name(event)
-        visit.steps[step] = None
-        visit.steps_begun.pop(step, None)
-
-    def _child_started(self, event: events.ChildStarted, stored: Stored) -> None:
-        self._visit(event).children[event.run] = {"flow": event.flow, "status": None, "usd": 0.0, "tokens": 0}
-
-    def _child_ended(self, event: events.ChildEnded, stored: Stored) -> None:
-        for visit in self._visits.values():
-            child = visit.children.get(event.run)
-            if child is not None:
-                child["status"] = event.status
-                child["usd"] += event.usd
-                child["tokens"] += event.tokens
-
-    def _step_started(self, event: events.StepStarted, stored: Stored) -> None:
-        self._visit(event).steps_begun[_step_name(event)] = None
-
-    def _step_failed(self, event: events.StepFailed, stored: Stored) -> None:
-        visit, step = self._visit(event), _step_name(event)
-        visit.steps_begun.pop(step, None)
-        if event.retry_at is None:
-            visit.steps_raised[step] = f"{event.failure.type}: {event.failure.message}"
-
-    def _cost(self, event: events.CostIncurred, stored: Stored) -> None:
-        visit = self._visit(event)
-        visit.usd += event.usd
-        visit.tokens += event.tokens
-
-    def _streamed(self, event: events.NodeStreamed, stored: Stored) -> None:
-        self._visit(event).streamed += len(event.chunks)
-
-    # --- questions ------------------------------------------------------------------------------------
-
-    def _asked(self, event: events.QuestionAsked, stored: Stored) -> None:
-        if event.about != "ask":
-            self._visit(event).gate = event.slot
-
-    def _answered(self, event: events.QuestionAnswered, stored: Stored) -> None:
-        """End the visit if the answer refuses it; any other answer lets the visit begin or continue."""
-        visit = self._visit(event)
-        if event.stated is not None:
-            step = _step_name(event.stated)
-            visit.steps[step] = None
-            visit.steps_begun.pop(step, None)
-        if visit.gate is None:
-            return
-        visit.gate, visit.asked = None, _by_and_reason(event)
-        if event.refused:
-            told = Failure("fatal", "QuestionRefused", f"the answer was {_show(event.answer)}")
-            self._refuse(event, stored, told, by=event.by, reason=event.reason)
-
-    def _time_over(self, event: events.TimerFired, stored: Stored) -> None:
-        visit = self._visits.get(event.node)
-        if visit is not None and visit.gate is not None and visit.gate == event.slot:
-            visit.gate = None
-            self._refuse(event, stored, Failure("partial", "QuestionTimeout", "nobody answered in time"))
-
-    def _refuse(self, event: NodeEvent, stored: Stored, failure: Failure, **said: Any) -> None:
-        visit, attempt = self._attempt(event, stored)
-        self._end(event.node, visit, attempt, stored, status="failed", failure=failure, **said)
+    def _items(self, visit: VisitRecord) -> Iterator[dict[str, Any]]:
+        """Yield what the receipt of a fan-out says about each item."""
+        results = self._results_of(visit)
+        for item in sorted({*range(visit.size or 0), *visit.items}):
+            latest = visit.items.get(item)
+            not_begun = "inherited" if item in results.inherited else "pending"
+            yield {
+                "item": item,
+                "status": not_begun if latest is None else _ITEM_STATUS.get(latest.status, latest.status),
+                "attempt": 0 if latest is None else latest.number,
+                "seq": 0 if latest is None else latest.last_seq,
+                "failure": None if latest is None else latest.failure,
+                **results.given.get(item, {"changes": {}, "artifacts": {}}),
+            }
 
     # --- handoffs -------------------------------------------------------------------------------------
 
     def _hand_over(
         self,
-        name: str,
-        visit: _Visit,
-        attempt: _Attempt,
+        papers: _Papers,
+        visit: VisitRecord,
         stored: Stored,
         changes: list[Changes],
-        routes: list[str] | None,
         *,
         decided: str = "completion",
         **said: Any,
     ) -> None:
         """Record what a completed visit passes on. Makes its handoff, unless a layer or a router decides the route later."""
-        attempt.decided = True
-        attempt.handed = {
+        papers.handed = {
             "completed_seq": stored.seq,
             "decided": decided,
             "handed": summary(changes, small_bytes=SMALL_BYTES),
             **said,
         }
-        if routes is not None:
-            self._route(name, attempt, stored, routes)
+        if stored.event.routes is not None:
+            self._route(visit.node, papers, stored, stored.event.routes)
 
-    def _routed(self, event: events.NodeRouted, stored: Stored) -> None:
-        _, attempt = self._done(event, stored)
-        self._route(event.node, attempt, stored, event.routes, decided="router, asked again")
-
-    def _routing_failed(self, event: events.RoutingFailed, stored: Stored) -> None:
-        _, attempt = self._done(event, stored)
-        self._route(event.node, attempt, stored, None, failure=event.failure)
-
-    def _done(self, event: NodeEvent, stored: Stored) -> tuple[_Visit, _Attempt]:
-        """Return the attempt whose route is decided now. In a fork, that attempt may have ended in the parent run."""
-        visit = self._visit(event)
-        if visit.attempt is None:
-            visit.attempt = _Attempt(
-                (event.iteration, event.execution, event.attempt), stored.seq, decided=True
-            )
-        return visit, visit.attempt
+    def _routed(self, change: VisitChange, stored: Stored) -> None:
+        """Make the handoff of a node whose router raised, or has decided since."""
+        node, event = change.visit.node, stored.event
+        papers = self._papers_of(node, change.attempt)
+        if isinstance(event, events.RoutingFailed):
+            self._route(node, papers, stored, None, failure=event.failure)
+        else:
+            self._route(node, papers, stored, event.routes, decided="router, asked again")
 
     def _layer(self, event: events.LayerCompleted, stored: Stored) -> None:
         merged = summary([event.changes], small_bytes=SMALL_BYTES)
         self._layers.append((stored.seq, event.layer))
         for name, routes in event.routes.items():
-            visit = self._visits.get(name)
+            visit = self._visits.latest.get(name)
             if visit is not None and visit.attempt is not None:
-                skipped = visit.attempt.handed.get("decided") == "skip"
-                decided = "skip" if skipped else "layer"
-                self._route(
-                    name, visit.attempt, stored, routes, decided=decided, layer=event.layer, merged=merged
-                )
+                papers = self._papers_of(name, visit.attempt)
+                decided = "skip" if papers.handed.get("decided") == "skip" else "layer"
+                self._route(name, papers, stored, routes, decided=decided, layer=event.layer, merged=merged)
 
     def _route(
-        self, name: str, attempt: _Attempt, stored: Stored, routes: list[str] | None, **said: Any
+        self, name: str, papers: _Papers, stored: Stored, routes: list[str] | None, **said: Any
     ) -> None:
         facts = {
             "by": None,
@@ -616,7 +426,7 @@ class Book:
             "layer": None,
             "merged": {},
             "artifacts": {},
-            **attempt.handed,
+            **papers.handed,
             **said,
             "seq": stored.seq,
             "decided_at": instant(stored.at),
@@ -625,9 +435,9 @@ class Book:
             if routes is None
             else [{"node": target, "why": self._why(name, target)} for target in routes],
         }
-        path = self._put(HANDOFFS, name, attempt, attempt.handoff, facts)
+        path = self._put(HANDOFFS, name, papers.attempt, papers.handoff, facts)
         # If the run is rewound to just before this event and the route is decided again, that does not overwrite this handoff.
-        attempt.handoff = path if routes is None else ""
+        papers.handoff = path if routes is None else ""
 
     def _why(self, name: str, target: str) -> str:
         definition = self._definition
@@ -640,13 +450,13 @@ class Book:
 
     # --- names ----------------------------------------------------------------------------------------
 
-    def _put(self, folder: str, name: str, attempt: _Attempt, path: str, facts: dict[str, Any]) -> str:
+    def _put(self, folder: str, name: str, attempt: AttemptRecord, path: str, facts: dict[str, Any]) -> str:
         """Make a document, and return its path. `path` is its existing path; if that is empty, a new one is chosen."""
         options = self._definition.nodes.get(name) if self._definition is not None else None
         agent = options.agent if options is not None else "engine"
         stem = f"{folder}/{self._stem(name, agent)}"
-        iteration, execution, number = attempt.key
-        path = path or self._free(f"{stem}.{iteration}.{execution}.{number}")
+        number = 0 if attempt.never_began else attempt.number
+        path = path or self._free(f"{stem}.{attempt.iteration}.{attempt.execution}.{number}")
         content = encode(
             {
                 **facts,
@@ -657,8 +467,8 @@ class Book:
                 "fingerprint": self._fingerprint,
                 "node": name,
                 "agent": agent,
-                "iteration": iteration,
-                "execution": execution,
+                "iteration": attempt.iteration,
+                "execution": attempt.execution,
                 "attempt": number,
             }
         )
@@ -693,56 +503,14 @@ class Book:
     _HANDLERS: ClassVar[dict[type[events.Event], Callable[..., None]]] = {
         events.RunCreated: _created,
         events.RunForked: _forked,
-        events.RunClaimed: _taken_up,
-        events.RunResumed: _taken_up,
         events.RunRewound: _rewound,
         events.RunCancelled: _cancelled,
         events.RequestRefused: _request_refused,
         events.FlowChanged: _flow_changed,
-        events.NodeScheduled: _scheduled,
-        events.NodeStarted: _started,
-        events.NodeWaiting: _waiting,
-        events.NodeCompleted: _completed,
-        events.NodeFailed: _failed,
-        events.NodeInterrupted: _interrupted,
-        events.NodeSkipped: _skipped,
-        events.NodeRouted: _routed,
-        events.RoutingFailed: _routing_failed,
-        events.ItemsListed: _items_listed,
-        events.ItemStarted: _item_started,
-        events.ItemCompleted: _item_completed,
-        events.ItemFailed: _item_failed,
-        events.StepCompleted: _step,
-        events.StepStarted: _step_started,
-        events.ChildStarted: _child_started,
-        events.ChildEnded: _child_ended,
-        events.StepFailed: _step_failed,
-        events.CostIncurred: _cost,
-        events.NodeStreamed: _streamed,
-        events.QuestionAsked: _asked,
-        events.QuestionAnswered: _answered,
-        events.TimerFired: _time_over,
         events.LayerCompleted: _layer,
     }
-    """Kind of event -> the method that makes or changes documents. All other events are ignored."""
+    """Kind of event -> what else it says for documents than what it does to attempts."""
 
 
-def _step_name(
-    event: events.StepCompleted | events.StepStarted | events.StepFailed | events.StatedStep,
-) -> str:
-    return event.step if event.item is None else f"{event.step}[{event.item}]"
-
-
-def _spend(attempt: _Attempt, at: float) -> None:
-    if attempt.since is not None:
-        attempt.seconds += max(0.0, at - attempt.since)
-        attempt.since = None
-
-
-def _by_and_reason(event: Any) -> dict[str, Any]:
-    return {"by": event.by, "reason": event.reason}
-
-
-def _show(answer: Any) -> str:
-    told = msgspec.json.encode(answer).decode()
-    return told if len(told) <= SMALL_BYTES else f"{told[:SMALL_BYTES]}…"
+def _by_and_reason(said: Any) -> dict[str, Any]:
+    return {"by": said.by, "reason": said.reason}

@@ -151,7 +151,7 @@ def _view(record: AttemptRecord, left: Left | None) -> AttemptView:
     return AttemptView(
         attempt=record.number,
         status=record.status,
-        started_at=None if record.began_earlier else record.started_at,
+        started_at=record.started_at,
         ended_at=record.ended_at,
         failure=failure_of(record.failure),
         retry_at=record.retry_at,

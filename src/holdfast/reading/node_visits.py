@@ -176,9 +176,12 @@ class _Visit(msgspec.Struct):
         visits = Visits()
         for stored in sorted([*self.log, *motives], key=lambda stored: stored.seq):
             for change in visits.read(stored):
-                one = change.attempt
-                if one.place == self.place and change.how in ("began", "waits", "ended"):
-                    self.attempts[one.item, one.number] = one
+                one, key = change.attempt, (change.attempt.item, change.attempt.number)
+                if one.place != self.place or change.how not in ("began", "waits", "ended"):
+                    continue
+                if self.attempts.get(key, one) is not one:  # the log begins while the attempt waits
+                    one.started_at = self.attempts[key].started_at
+                self.attempts[key] = one
         if crashed:
             visits.presume_dead()
         self.record = next(iter(visits.latest.values()), None)

@@ -73,8 +73,6 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     """The latest event that began or ended it, or made it wait."""
     started_at: float | None = None
     """When it began; None if the log does not say so, or if it never began."""
-    began_earlier: bool = False
-    """True if the log begins while the attempt waits: `started_at` is then the time when it was woken."""
     ended_at: float | None = None
     """The time of the event that ended it; None while it runs or waits."""
     failure: Failure | None = None
@@ -295,7 +293,7 @@ class Visits:
                 status = attempt.status if attempt.since is None else "crashed"
                 self._cut(visit, attempt, stored, "another attempt took its place", status)
             before, attempt = attempt, _record(event, stored.seq)
-            attempt.started_at, attempt.began_earlier = stored.at, event.woken
+            attempt.started_at = stored.at
             attempt.asked, visit.asked = visit.asked, None
             if event.execution > 1 and event.attempt == 1:
                 attempt.asked = attempt.asked or self._rewound
