@@ -204,6 +204,38 @@ def test_a_kind_that_is_named_in_its_places_needs_no_other(tmp_path: Path) -> No
     ) == "completed completed [] []"  # fmt: skip
 
 
+def test_a_kind_that_ends_an_attempt_needs_one_line_more(tmp_path: Path) -> None:
+    """The timeline, the page of its node, the receipts and the story of the run follow from how it ends the attempt."""
+    copy = Copy(tmp_path)
+    for place in CHANGES:
+        copy.change(place)
+    visits = copy.source / "reading" / "visits.py"
+    text = visits.read_text("utf-8").replace("            events.NodeApplauded, ", "            ")
+    ends = '    events.NodeSkipped: "skipped",\n'
+    assert text.count(ends) == 1
+    visits.write_text(text.replace(ends, ends + '    events.NodeApplauded: "interrupted",\n'), "utf-8")
+    assert copy.say(
+        "import json\n"
+        "from holdfast.core import events\n"
+        "from holdfast.documents.receipts import documents\n"
+        "from holdfast.reading.node_visits import VisitWanted, show_visit\n"
+        "from holdfast.reading.story import Story\n"
+        "from holdfast.reading.timeline import Part, timeline\n"
+        "from holdfast.reading.views import event_view\n"
+        "from holdfast.storage.memory.store import MemoryStore\n"
+        "from holdfast.testing.builders import History, example, outline\n"
+        "played = History('r', outline('START a END')).created().started('a').record(example(events.NodeApplauded))\n"
+        "store, story, flow = MemoryStore(), Story(), played.flow.definition\n"
+        "played.write(store)\n"
+        "for stored in played.events():\n"
+        "    story.tell(event_view(stored))\n"
+        "row = store.run('r')\n"
+        "found = documents(row, played.events(), lambda fingerprint: flow)['receipts/a-engine.json']\n"
+        "drawn, shown = timeline(store, row, Part()), show_visit(store, row, flow, 'a', VisitWanted())\n"
+        "print(story.nodes['a'].status, json.loads(found)['status'], drawn.attempts[0].status, shown.attempts[0].status)"
+    ) == " ".join(["interrupted"] * 4)  # fmt: skip
+
+
 # --- the columns are true --------------------------------------------------------------------------------
 
 

@@ -15,12 +15,15 @@ from holdfast.errors import describe_failure
 from holdfast.reading import text, words
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.views import Cost, EventView, Run
+from holdfast.reading.visits import NODE_ENDS
 
 _ITEM_LINES_MAX = 24
 """A fan-out with more items than this gets a line for each tenth of its items."""
 _STEP_LINES_EVERY = 100
 """After the first few steps or checkpoints of a node, only every hundredth gets a line."""
 _LINE_WIDTH = 60
+_ENDS = {kind.__name__: status for kind, status in NODE_ENDS.items()} | {"NodeWaiting": "waiting"}
+"""Kind of event after which an attempt does not run any more -> the status of its node."""
 
 
 class NodeSeen(msgspec.Struct):
@@ -86,6 +89,8 @@ class Story:
         """Process an event. Returns its line, or None for an event that is not worth showing."""
         if event.kind.startswith("Item"):
             return self._tell_item(event)
+        if event.kind in _ENDS and event.node is not None:
+            self._end(event.node, event)
         said = words.words(event)
         if said is not None:
             return self._tell_inside(event, said)
@@ -145,9 +150,6 @@ class Story:
                 return Line(shown, name, said)
             case "OutputVerified":
                 return Line("completed" if event.body["ok"] else "failed", name, said)
-            case "NodeWaiting":
-                self._end(seen, "waiting", event.at)
-                return Line("waiting", name, said)
             case "TimerSet" | "SignalAwaited" | "ChildAwaited" | "QuestionAsked":
                 seen.status, seen.note = "waiting", said
                 return Line("waiting", name, said)
@@ -164,7 +166,7 @@ class Story:
                 answered = event.kind == "QuestionAnswered" and not event.body.get("refused")
                 return Line("completed" if answered else "waiting", name, said)
             case _:
-                return Line("running", name, said)
+                return Line(seen.status if event.kind in _ENDS else "running", name, said)
 
     def _deliver(self, awaited: str) -> None:
         """Mark as running a node that waited for this in memory, without being suspended."""
@@ -203,7 +205,6 @@ class Story:
                 which = "continues after its wait" if woken else visit(event)
                 return Line("running", name, which + kept)
             case "NodeCompleted":
-                self._end(seen, "completed", event.at)
                 branches = self._definition is not None and name in self._definition.branches
                 routed = (
                     f", next: {' and '.join(routes)}"
@@ -214,10 +215,8 @@ class Story:
             case "NodeFailed":
                 return self._tell_failed(name, seen, event)
             case "NodeInterrupted":
-                self._end(seen, "interrupted", event.at)
                 return Line("interrupted", name, f"stopped before it ended ({event.body.get('reason', '')})")
             case "NodeSkipped":
-                self._end(seen, "skipped", event.at)
                 warning = event.body.get("warning")
                 if warning is not None:
                     fault = text.one_line(
@@ -243,14 +242,14 @@ class Story:
             case _:
                 return None
 
-    def _end(self, seen: NodeSeen, status: str, at: float) -> None:
-        seen.status = status
+    def _end(self, name: str, event: EventView) -> None:
+        seen = self._node(name)
+        seen.status = "waiting" if event.body.get("retry_at") is not None else _ENDS[event.kind]
         if seen.started_at:
-            seen.seconds, seen.started_at = at - seen.started_at, 0.0
+            seen.seconds, seen.started_at = event.at - seen.started_at, 0.0
 
     def _tell_failed(self, name: str, seen: NodeSeen, event: EventView) -> Line:
         retry_at = event.body.get("retry_at")
-        self._end(seen, "failed" if retry_at is None else "waiting", event.at)
         again = "" if retry_at is None else f"; retry in {text.duration(retry_at - event.at)}"
         seen.note = _fault(event) + again
         return Line(seen.status, name, f"attempt {event.attempt} failed: {seen.note}")
