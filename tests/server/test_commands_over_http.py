@@ -111,6 +111,17 @@ def test_requests_to_many_runs_are_left_once(served, call):
     assert (asked["verb"], asked["by"]) == ("resume", "admin-ada")
 
 
+def test_a_run_is_deleted_on_the_server(served, call, monkeypatch):
+    url, path = served
+    hf.run(flow, {}, run_id="over", store=path)
+    refused = call("delete", "over", "--store", url)
+    assert (refused.code, f"holdfast delete over --yes --store {url}" in refused.err) == (2, True), refused
+    assert call("delete", "asks", "--yes", "--store", url).code == 4
+    assert call("delete", "over", "--yes", "--store", url).code == 0
+    monkeypatch.setenv("HOLDFAST_TOKEN", f"operate.{SECRET}")
+    assert "needs the role 'admin'" in call("delete", "asks", "--yes", "--store", url).err
+
+
 def test_a_dry_run_suggests_the_command_for_this_place(served, call):
     ended = call("retry", "failed", "--dry-run", "--store", served[0])
     assert ended.code == 0, ended

@@ -160,6 +160,23 @@ def test_the_flow_of_a_run_is_drawn_also_where_no_process_knows_it():
     served(test, store=store, flows=())
 
 
+def test_the_picture_of_a_flow_without_a_limit_has_none():
+    graph = hf.Graph("endless")
+
+    @graph.node
+    async def wait(state, ctx): ...
+
+    endless = graph.chain(hf.START, wait, wait).compile(max_iterations=None)
+
+    async def test(engine, caller):
+        states = await get(caller, "runs/r/picture")
+        assert (await get(caller, f"pictures/{states['fingerprint']}"))["max_iterations"] is None
+
+    store = MemoryStore()
+    History("r", endless).created({}).write(store)
+    served(test, store=store, flows=[endless])
+
+
 def test_a_picture_of_a_flow_that_is_unknown_or_with_unknown_nodes_is_refused():
     async def test(engine, caller):
         known = await get(caller, f"pictures/{flow.fingerprint}")

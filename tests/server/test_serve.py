@@ -280,6 +280,26 @@ def until_completed(server: Server, run_id: str) -> None:
         seq = run["seq"]
 
 
+def test_a_server_gives_nodes_resources_and_follows_changes_that_it_accepts(serve, tmp_path):
+    older = hf.Graph("hello")
+    older.node(name="salute", approve="Go on?")(lambda state: {})
+    older.edge(hf.START, "salute").edge("salute", hf.END)
+    store = tmp_path / ".holdfast" / "runs.db"
+    assert hf.run(older.compile(), {}, run_id="old", store=store).status == "waiting"
+    (tmp_path / "means.py").write_text("names = {'name': 'Ada'}")
+    (tmp_path / "new.py").write_text(
+        FLOW.replace("@graph.node", "@graph.node(approve='Go on?')")
+        .replace("greet(state)", "greet(state, ctx)")
+        .replace('"hi"', "ctx.resources['name']")
+    )
+    server = serve("new.py", "--rename", "salute=greet", "--resources", "means.py:names")
+    with hf.BlockingClient(server.link.partition("#")[0], server.token) as client:
+        assert client.preview("old", "resume").refused is None
+        run = client.answer("old", "salute", "approve", wait=30)
+    assert (run.status, run.state) == ("completed", {"said": "Ada"})
+    server.end()
+
+
 def test_a_run_that_the_server_refuses_is_explained_in_its_output_and_in_the_api(serve, tmp_path):
     older = hf.Graph("hello")
     older.node(name="greet")(lambda state: {"said": "hi"})
