@@ -111,6 +111,21 @@ def test_a_run_is_deleted_without_a_terminal_only_with_yes(cli: Cli) -> None:
     assert cli("delete", "none", "--yes").code == Exit.NOT_FOUND
 
 
+def test_a_run_that_was_forked_is_deleted_after_its_fork(cli: Cli) -> None:
+    started(cli, "r")
+    cli("fork", "r", "--run-id", "f")
+    refused = cli("delete", "r", "--yes")
+    assert (refused.code, "needs its events. Delete 'f' first." in refused.err) == (
+        Exit.REFUSED,
+        True,
+    )
+    refused = cli("delete", "f", "--yes")
+    assert "Cancel it first: `holdfast cancel f`" in refused.err
+    assert [
+        cli(*words).code for words in (("cancel", "f"), ("delete", "f", "--yes"), ("delete", "r", "--yes"))
+    ] == [0, 0, 0]
+
+
 def opened(path: Path | str = ".holdfast/runs.db") -> SqliteStore:
     return SqliteStore(path)
 

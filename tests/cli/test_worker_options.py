@@ -98,6 +98,14 @@ def test_a_worker_follows_a_change_that_it_is_told_to_accept(cli: Cli) -> None:
     assert "completed  r" in worked.out
 
 
+def test_a_new_name_that_no_flow_has_is_refused(cli: Cli) -> None:
+    refused = cli("worker", "new.py", "--until-idle", "--rename", "greet=welcom")
+    assert (
+        refused.code,
+        "no flow of this worker has a node 'welcom'; did you mean 'welcome'?" in refused.err,
+    ) == (2, True)
+
+
 def test_a_worker_prints_a_line_when_it_refuses_a_request(cli: Cli) -> None:
     cli("run", "old.py", "--run-id", "r")
     cli("retry", "r", "greet", "--no-execute", "--by", "ann")

@@ -39,7 +39,7 @@ from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
 from holdfast.core.verb_options import read_options
 from holdfast.documents.artifacts import Artifacts, left
 from holdfast.documents.scribe import Scribe
-from holdfast.errors import RunExists, RunHeld, RunNotFound, SettingError
+from holdfast.errors import RunExists, RunHeld, RunNotFound, SettingError, did_you_mean
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.known_flows import find_flow
@@ -327,6 +327,17 @@ class Engine:
             self._worker.look()
         return Stopping(self._holdings)
 
+    def _check_renames(self, rename: Mapping[str, str]) -> None:
+        """Refuse a new name that no flow has: it would be ignored in every run. Raises `SettingError`."""
+        if all(isinstance(flow, Flow) for flow in self.flows.values()):
+            known = {name for flow in self.flows.values() if isinstance(flow, Flow) for name in flow.nodes}
+            for old, new in rename.items():
+                if new not in known:
+                    near = did_you_mean(new, known)
+                    raise SettingError(
+                        f"rename {old!r} to {new!r}: no flow of this worker has a node {new!r}{near}"
+                    )
+
     @property
     def is_executing(self) -> bool:
         """True if this engine holds a run, or if `work()` is in progress."""
@@ -516,6 +527,7 @@ class Engine:
                 "returned that reason: end the loop around work() when it returns one."
             )
         changes = read_options(records.Resume, {"on_change": on_change, "rename": rename})
+        self._check_renames(changes["rename"])
         services = self._open()
         self.accepts.on_change, self.accepts.rename = changes["on_change"], changes["rename"]
         self._worker = self._holdings.taker = Worker(

@@ -186,7 +186,7 @@ def refuse_deletion(
     if fork is not None:
         raise ResumeRefused(
             run_id,
-            f"run {fork!r} was forked from this run and needs its events. Delete it first: `holdfast delete {fork}`.",
+            f"run {fork!r} was forked from this run and needs its events. Delete {fork!r} first.",
             asked="deleted",
         )
     if caller is not None:
