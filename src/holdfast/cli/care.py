@@ -166,7 +166,7 @@ def _prune_one(
 @command(CARE)
 def delete(
     run_id: options.RunId,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete it without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete it without asking.")] = False,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,

@@ -215,7 +215,6 @@ class Engine:
         refuse_while_loading()
         if self._was_opened:
             raise SettingError("an engine can be opened only once; make another one with Engine(…)")
-        self._was_opened = True
         resources = await open_resources(self._given_resources, self._opened)
         try:
             self._begin(resources)
@@ -229,6 +228,7 @@ class Engine:
         writer = InlineWriter(store) if self._inline else Writer(store, waker(asyncio.get_running_loop()))
         holder = this_process(self.settings.lease_ttl)
         files = self._files(store)
+        self._was_opened = True
         limits = {"thread": self.settings.threads, "process": self.settings.processes or count_cores()}
         self._services = services = Services(
             store=store,

@@ -57,7 +57,7 @@ def test_a_flow_that_was_run_on_a_connection_can_be_resumed_on_it() -> None:
 
 
 def test_a_connection_has_every_blocking_verb() -> None:
-    assert len(VERBS) == 22
+    assert len(VERBS) == 23
     assert [verb for verb in VERBS if not hasattr(hf.Connection, verb)] == []
 
 
