@@ -119,6 +119,13 @@ test("the mark of a guard is on its line, shortly before its end", () => {
   assert.match(markPath({ points: [[0, 0], [0, 8]] }, true), /^M-5.5 4a/); // prettier-ignore
 });
 
+test("a node that failed without stopping the run says how the run continues", () => {
+  const took = viewNode("copy", {}, mark("skipped", { handled_by: ["repair"] }), { now: 100 });
+  assert.deepEqual([took.look.word, took.look.glyph, took.look.tone], ["failed, taken by repair", "failed", "rest"]);
+  const ignored = viewNode("copy", {}, mark("skipped", { handled_by: [] }), { now: 100 });
+  assert.equal(ignored.notes[0].words, "failed, run continues");
+});
+
 test("a node that was skipped before it began has no time", () => {
   assert.equal(viewNode("pickup", {}, mark("skipped", { attempt: 0, seconds: 0 }), { now: 100 }).time, "");
   assert.equal(viewNode("pickup", {}, mark("skipped"), { now: 100 }).time, "2.4 s");

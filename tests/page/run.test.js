@@ -18,7 +18,15 @@ import { viewNode } from "../../src/holdfast/server/page/pure/node_views.js";
 import { lookOfRun } from "../../src/holdfast/server/page/pure/statuses.js";
 import { standingOf } from "../../src/holdfast/server/page/pure/run_facts.js";
 import { addChunk, addRecorded, beginText, isSame } from "../../src/holdfast/server/page/pure/streams.js";
-import { attemptTime, attemptWords, leftWords, visitFacts, whyItRan } from "../../src/holdfast/server/page/pure/visit_words.js";
+import {
+  attemptTime,
+  attemptWords,
+  excerptOf,
+  leftWords,
+  questionLines,
+  visitFacts,
+  whyItRan,
+} from "../../src/holdfast/server/page/pure/visit_words.js";
 
 const place = (query = {}, at = undefined) => ({ screen: "run", run: "r", query, ...(at === undefined ? {} : { at }) });
 const mark = (status, started_at, more = {}) => ({ status, started_at, iteration: 1, execution: 1, attempt: 1, ...more });
@@ -172,7 +180,15 @@ const attempt = (number, status, more = {}) => ({
   left: null,
   ...more,
 });
-const visit = (more) => ({ node: "charge", causes: [], attempts: [], options: {}, cost: { usd: 0, tokens: 0 }, ...more });
+const visit = (more) => ({
+  node: "charge",
+  causes: [],
+  attempts: [],
+  questions: [],
+  options: {},
+  cost: { usd: 0, tokens: 0 },
+  ...more,
+});
 const cause = (node, seq, why = "edge") => ({ node, seq, iteration: 1, why });
 const texts = (lines) => lines.map((line) => line.text);
 
@@ -190,6 +206,27 @@ test("why an attempt began names who resumed, and the process that claimed the r
   const claimed = attempt(2, "running", { because: { kind: "claimed", seq: 8, holder: "w-7c1" } });
   const all = visit({ attempts: [attempt(1, "crashed"), claimed] });
   assert.deepEqual(texts(whyItRan(all, claimed)), ["Attempt 2: the process of attempt 1 died, w-7c1 claimed the run"]);
+});
+
+test("an answer is told with what was answered", () => {
+  const said = { seq: 5, at: 9, answer: { value: "reject" }, by: "ada", reason: "change window", refused: true };
+  const asked = { key: "charge.1.1", text: "Charge it?", item: null, seq: 4, at: 1, answers: [said] };
+  assert.deepEqual(texts(questionLines(visit({ questions: [asked] }))), [
+    "Charge it?",
+    "ada answered “reject”, “change window”: the node failed",
+  ]);
+  const number = { ...said, seq: 6, answer: { value: { cents: 5 } }, by: null, reason: null, refused: false };
+  const began = attempt(1, "running", { because: { kind: "answered", seq: 6, by: null } });
+  const all = visit({ attempts: [began], questions: [{ ...asked, answers: [number] }] });
+  assert.deepEqual(texts(whyItRan(all, began)), ['Attempt 1: somebody answered {"cents":5}']);
+});
+
+test("an excerpt of an input shows both ends of a long value, and says what it leaves out", () => {
+  const rows = Array.from({ length: 40 }, (_, id) => ({ id, since: id === 39 ? "n/a" : "2019" }));
+  const text = excerptOf({ rows: { value: rows }, tool: { value: "" } }, String);
+  assert.match(text, /^\{ "rows": \[\{"id":0,"since":"2019"\}.*….*\{"id":39,"since":"n\/a"\}\], "tool": "" \}$/);
+  const many = Object.fromEntries(Array.from({ length: 9 }, (_, name) => [`field${name}`, { value: "x".repeat(100) }]));
+  assert.ok(excerptOf(many, String).endsWith(", … 6 more fields }"));
 });
 
 test("an attempt says how it ended and how long it took", () => {

@@ -112,6 +112,16 @@ def served(serve, tmp_path_factory):
     hf.start(shop.order, {}, run_id="order-gone", store=store)
     hf.cancel("order-gone", store=store, by="ada", reason="withdrawn")
     hf.run(ledger, Ledger(), run_id="booked", store=store)
+    rows = [{"id": str(number), "since": "2019"} for number in range(39)] + [{"id": "39", "since": "n/a"}]
+    with suppress(hf.RunFailed):
+        hf.run(shop.order, {"rows": rows, "tool": "", "fails": "bad row"}, run_id="order-rows", store=store)
+    hf.run(shop.refund, {"asks": True}, run_id="refund-rejected", store=store)
+    hf.answer("refund-rejected", "ship", "reject", by="ada", reason="change window", store=store)
+    with suppress(hf.RunFailed):
+        hf.resume("refund-rejected", flows=[shop.refund], store=store)
+    hf.run(shop.refund, {"asks": True}, run_id="refund-shipped", store=store)
+    hf.answer("refund-shipped", "ship", "approve", by="bo", store=store)
+    hf.resume("refund-shipped", flows=[shop.refund], store=store)
     hf.run(large, {}, run_id="large", store=store)
     with suppress(hf.RunFailed):
         hf.run(odd, {}, run_id="odd", store=store, labels={"customer": MARKUP})
@@ -500,3 +510,62 @@ def test_axe_finds_nothing_on_a_run(tab, served, theme, width):
             for node in one["nodes"]
         ]
         assert not told, place + "\n" + "\n".join(told)
+
+
+def test_the_excerpt_of_an_input_shows_both_ends_of_a_long_value(tab, served):
+    page = show(tab, served, "order-rows?node=charge")
+    excerpt = page.locator(".visit-side .excerpt code")
+    excerpt.get_by_text("n/a").wait_for()
+    text = excerpt.inner_text()
+    assert text.startswith('{ "rows": [{"id":"0","since":"2019"}')
+    assert re.search(r'….*\{"id":"39","since":"n/a"\}\], "tool": "", ', text)
+
+
+def test_an_item_of_a_fan_out_shows_its_own_value_and_what_it_returned(tab, served):
+    page = show(tab, served, "odd?node=fan&item=0&tab=output")
+    panel = page.locator(".run-panel")
+    panel.get_by_text("item0", exact=True).wait_for()
+    assert panel.locator(".status-word").first.inner_text() == "completed"
+    panel.locator(".panel-head").get_by_role("link", name="Input").click()
+    panel.locator(".field-row").wait_for()
+    assert panel.locator(".field-row").all_inner_texts() == ["item\n0"]
+    page.evaluate("location.hash = '#/runs/odd?node=fan&item=2&tab=output'")
+    panel.get_by_text("It has not completed.").wait_for()
+    assert panel.locator(".status-word").first.inner_text() == "failed"
+
+
+def test_a_node_that_was_refused_says_what_was_asked_and_who_answered_what_and_why(tab, served):
+    page = show(tab, served, "refund-rejected?node=ship")
+    asked = page.locator(".visit-main h3", has_text="Asked").locator("xpath=..").locator(".told")
+    asked.nth(1).wait_for()
+    question, answer = asked.all_inner_texts()
+    assert question.startswith("Ship ")
+    assert answer.startswith("ada answered “reject”, “change window”: the node failed")
+    assert not page.get_by_text("The run has not reached this node.").is_visible()
+
+
+def test_the_timeline_the_checkpoints_and_why_it_ran_say_what_was_answered(tab, served):
+    page = show(tab, served, "refund-shipped?node=ship")
+    why = page.locator(".visit-side h3", has_text="Why it ran").locator("xpath=..")
+    why.get_by_text("Attempt 1: bo answered “approve”").wait_for()
+    gem = page.locator(".timeline .gem.accent title", has_text="bo answered")
+    assert gem.text_content() == "bo answered “approve” to ship.1.1"
+    assert (
+        page.locator(".checkpoint-bar .dot.person[title*='bo answered “approve” to ship.1.1']").count() == 1
+    )
+
+
+def test_from_an_earlier_checkpoint_a_run_that_is_over_for_good_is_forked_and_another_resumed_by_one_button(
+    tab, served
+):
+    page = show(tab, served, "order-done@3")
+    fork = page.get_by_role("button", name="Fork")
+    fork.wait_for()
+    assert "filled" in fork.get_attribute("class").split()
+    assert page.get_by_role("button", name="Resume").count() == 0
+    page.evaluate("location.hash = '#/runs/order-broken@3'")
+    resume = page.get_by_role("button", name="Resume")
+    resume.wait_for()
+    assert resume.inner_text() == "Resume from here…"
+    assert page.get_by_role("button", name="Fork").inner_text() == "Fork from here…"
+    assert page.locator(".button.filled:visible").count() == 1

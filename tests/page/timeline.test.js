@@ -241,6 +241,8 @@ test("what a person did is a blue diamond with words, and a hairline over all ro
   assert.equal(of(many, "path").length, 50);
   assert.ok(of(many, "text").length <= 2, "words that have no room are left to the pointer");
   assert.equal(actWords({ seq: 1, at: 1, verb: "answer", node: "publish", about: "ok" }), "somebody answered ok");
+  const answer = { seq: 1, at: 1, verb: "answer", node: "publish", about: "publish.1.1", by: "bo", answer: "reject" };
+  assert.equal(actWords(answer), "bo answered “reject” to publish.1.1");
 });
 
 test("an earlier checkpoint has a playhead with its name and a veil over what follows; now has a line while something runs", () => {

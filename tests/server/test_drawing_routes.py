@@ -242,6 +242,10 @@ def test_a_visit_is_shown_as_it_was_and_one_item_by_itself():
             ("failed", "ValueError")
         ]
         assert [one["item"] for one in item["items"]] == [1]
+        assert (item["status"], item["input"], item["output"]) == ("failed", {"item": {"value": 13}}, None)
+        done = await get(caller, "runs/r/nodes/weigh?item=0")
+        assert (done["status"], done["input"]) == ("completed", {"item": {"value": 1}})
+        assert done["output"] == {"append": {"notes": {"value": ["part 1"]}}}
         assert (await get(caller, "runs/r/nodes/ship"))["visits"] == [], "not reached"
         for wrong in ("weigh?item=2", "charge?item=0", "weigh?at=0", "weigh?at=99", "weigh?execution=2"):
             reply = await caller.get(f"{API}/runs/r/nodes/{wrong}")

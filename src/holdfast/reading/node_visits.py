@@ -78,6 +78,30 @@ class ItemView(msgspec.Struct, frozen=True, kw_only=True):
     failure: FailureView | None = None
 
 
+class AnswerView(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a question."""
+
+    seq: int
+    at: float
+    answer: Value
+    by: str | None
+    reason: str | None
+    refused: bool
+    """True if it refuses the visit, which then fails."""
+
+
+class AskedView(msgspec.Struct, frozen=True, kw_only=True):
+    """A question that a visit has asked, or that was asked about it."""
+
+    key: str
+    text: str
+    item: int | None
+    seq: int
+    at: float
+    answers: list[AnswerView]
+    """The answers, oldest first. A question about several steps that were interrupted takes one for each step."""
+
+
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """Why a visit began: an earlier node led here. A join has several causes."""
 
@@ -89,8 +113,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeVisit(msgspec.Struct, frozen=True, kw_only=True):
-    """One visit of a node: everything that the log says about it. With `item`, attempts, steps and chunks are those of that
-    item.
+    """One visit of a node: everything that the log says about it. With `item`, status, input, output, files, attempts, steps and
+    chunks are those of that item.
     """
 
     run_id: str
@@ -105,12 +129,15 @@ class NodeVisit(msgspec.Struct, frozen=True, kw_only=True):
     """How the flow declares the node: its time limit, retries, whether it is idempotent. Defaults are left out."""
     causes: list[Cause]
     input: dict[str, Value] | None
-    """The state that the visit was given; None if it has not begun, or if that event was compacted."""
+    """The state that the visit was given, or the value of the item as `item`; None if it has not begun, or if that event was
+    compacted."""
     output: dict[str, dict[str, Value]] | None
     """Operation -> field -> value: what the visit changed in the state; None if it has not completed."""
     next: list[str] | None
     """The nodes that the visit led to; None if that is not decided."""
     attempts: list[AttemptView]
+    questions: list[AskedView]
+    """What was asked of the visit, oldest first, with the answers."""
     steps: list[StepView]
     checkpoint: Any
     chunks: int
@@ -215,6 +242,9 @@ def show_visit(
     attempts = attempts_of(records, _steps_of_attempts(visit, wanted.item), chunks, known)
     done: events.NodeCompleted | events.NodeSkipped | None
     _, done = next(visit.of(events.NodeCompleted, events.NodeSkipped), (None, None))
+    ended: events.NodeCompleted | events.NodeSkipped | events.ItemCompleted | None = done
+    if wanted.item is not None:
+        _, ended = next(visit.of(events.ItemCompleted, item=wanted.item), (None, None))
     streamed = [chunk for (_, item), part in chunks.items() if item == wanted.item for chunk in part]
     if wanted.item is None and not streamed:
         streamed = [chunk for part in chunks.values() for chunk in part]
@@ -230,20 +260,25 @@ def show_visit(
         execution=visit.place[1],
         item=wanted.item,
         visits=visit.places,
-        status=("failed" if state.is_misrouted(node) else node_state.status)
+        status=_item_status(visit.record.items.get(wanted.item))
+        if wanted.item is not None and visit.record is not None
+        else ("failed" if state.is_misrouted(node) else node_state.status)
         if node_state
         else (attempts[-1].status if attempts else "pending"),
         options=definition.nodes.get(node, NodeOptions()),
         causes=list(_causes(store, row, definition, node, visit)),
-        input=_input(store, row, visit.began),
-        output=_output(done),
-        next=(done.routes or None) if done is not None else None,
+        input=_input(store, row, visit.began) if wanted.item is None else _item_input(listed, wanted.item),
+        output=_output(ended),
+        next=(done.routes or None) if done is not None and wanted.item is None else None,
         attempts=attempts,
+        questions=_questions(visit, wanted.item),
         steps=list(_steps(visit, wanted.item)),
         checkpoint=_checkpoint(visit, wanted.item),
         chunks=len(streamed),
         last_lines=words.lines(streamed[-_CHUNKS_MAX:], LINES_MAX),
-        artifacts=dict(done.artifacts) if isinstance(done, events.NodeCompleted) else {},
+        artifacts=dict(ended.artifacts)
+        if isinstance(ended, events.NodeCompleted | events.ItemCompleted)
+        else {},
         cost=Cost(visit.record.usd, visit.record.tokens) if visit.record is not None else Cost(),
         children=_called(store, visit, wanted.item),
         items=_items(visit, listed.items, wanted) if listed is not None else None,
@@ -325,6 +360,26 @@ def _outcomes(
     for stored, event in [*visit.of(events.StepCompleted, events.StepFailed, item=item)][::-1]:
         if isinstance(event, events.StepCompleted) or event.retry_at is None:
             yield stored, event
+
+
+def _questions(visit: _Visit, item: int | None) -> list[AskedView]:
+    asked: list[AskedView] = []
+    latest: dict[str, AskedView] = {}  # a question that is asked again has the same key
+    for stored in visit.log:
+        event = stored.event
+        if isinstance(event, events.QuestionAsked) and item in (None, event.item):
+            latest[event.key] = one = AskedView(
+                key=event.key, text=event.text, item=event.item, seq=stored.seq, at=stored.at, answers=[]
+            )  # fmt: skip
+            asked.append(one)
+        elif isinstance(event, events.QuestionAnswered) and event.key in latest:
+            latest[event.key].answers.append(
+                AnswerView(
+                    seq=stored.seq, at=stored.at, answer=describe(event.answer), by=event.by, reason=event.reason,
+                    refused=event.refused,
+                )
+            )  # fmt: skip
+    return asked
 
 
 def _steps(visit: _Visit, item: int | None) -> Iterator[StepView]:
@@ -422,7 +477,16 @@ def _input(store: Store, row: RunRow, began: int | None) -> dict[str, Value] | N
     return {name: describe(value) for name, value in given.values.items()}
 
 
-def _output(done: events.NodeCompleted | events.NodeSkipped | None) -> dict[str, dict[str, Value]] | None:
+def _item_input(listed: events.ItemsListed | None, item: int) -> dict[str, Value] | None:
+    """Return the value of an item; None if the items are not listed yet."""
+    if listed is None or item >= len(listed.items):
+        return None
+    return {"item": describe(listed.items[item])}
+
+
+def _output(
+    done: events.NodeCompleted | events.NodeSkipped | events.ItemCompleted | None,
+) -> dict[str, dict[str, Value]] | None:
     if done is None:
         return None
     changes: dict[str, Any] = msgspec.to_builtins(done.changes, str_keys=True)

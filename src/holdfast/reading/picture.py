@@ -6,14 +6,14 @@ the run has reached, the counts of its items, and the edges that the run has tak
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Literal
 
 import msgspec
 
 from holdfast.core import events
 from holdfast.core.conditions import conditions_of
-from holdfast.core.definition import START, Definition
+from holdfast.core.definition import START, Definition, Edge
 from holdfast.core.run_state import (
     ITEM_STATUSES,
     VISIT_DONE,
@@ -69,6 +69,9 @@ class NodeMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str | None = None
     misrouted: bool = False
     """True if the node is `failed` although it completed: its router raised an exception, so that no node follows."""
+    handled_by: list[str] | None = None
+    """The nodes to which error edges led, if the node is `skipped` because it failed and the run continues. Empty if it continues
+    without the result (`safe_to_fail`); None if the node did not fail."""
     items: ItemMarks | None = None
 
 
@@ -107,7 +110,7 @@ def picture_states(store: Store, row: RunRow, definition: Definition, state: Run
         status="waiting" if asleep and state.running == len(asleep) else state.status,
         flow=state.flow,
         fingerprint=state.fingerprint,
-        nodes=node_marks(row, state, _sizes(store, row, definition, state)),
+        nodes=node_marks(row, state, _sizes(store, row, definition, state), catching_edges(definition)),
         taken=taken if state.plan else list(dict.fromkeys([*_plain_edges(definition, state), *taken])),
         chosen=chosen,
         verdicts=list(_verdicts(store, row, state)) if state.plan else [],
@@ -115,16 +118,26 @@ def picture_states(store: Store, row: RunRow, definition: Definition, state: Run
     )
 
 
-def node_marks(row: RunRow, state: RunState, sizes: Mapping[str, int] | None = None) -> dict[str, NodeMark]:
+def catching_edges(definition: Definition) -> frozenset[Edge]:
+    """Return the edges of a plan that take failures."""
+    return frozenset(edge for edge, condition in conditions_of(definition).items() if condition.errors)
+
+
+def node_marks(
+    row: RunRow, state: RunState, sizes: Mapping[str, int] | None = None, catching: Container[Edge] = ()
+) -> dict[str, NodeMark]:
     """Return the state of each node that the run has reached, after the event at which `state` is. `sizes` says how many items
-    the fan-outs had that have completed; without it, the items of these are left out.
+    the fan-outs had that have completed; without it, the items of these are left out. `catching` are the edges that take
+    failures.
     """
     waits, asleep = _awaited(state), _asleep(row, state)
     dead = state.seq == row.seq and not row.held
     return {
-        name: _mark(state, name, node, waits, asleep=name in asleep, dead=dead, size=(sizes or {}).get(name))
+        name: _mark(
+            state, name, node, waits, asleep=name in asleep, dead=dead, size=(sizes or {}).get(name), catching=catching
+        )
         for name, node in state.nodes.items()
-    }
+    }  # fmt: skip
 
 
 def _asleep(row: RunRow, state: RunState) -> frozenset[str]:
@@ -154,6 +167,7 @@ def _mark(
     asleep: bool,
     dead: bool,
     size: int | None,
+    catching: Container[Edge],
 ) -> NodeMark:
     """Return the state of a node. `asleep`: it waits, and its process keeps it in memory; `dead`: no process executes the run;
     `size`: how many items it had, if it is a fan-out that completed.
@@ -180,8 +194,17 @@ def _mark(
         if failure
         else None,
         misrouted=misrouted,
+        handled_by=_handled_by(state, name, node, catching),
         items=_item_marks(node, node.items) if node.items is not None else _all_completed(size),
     )
+
+
+def _handled_by(state: RunState, name: str, node: NodeState, catching: Container[Edge]) -> list[str] | None:
+    if node.status != "skipped" or not any(
+        (one.node, one.iteration) == (name, node.iteration) for one in state.warnings
+    ):
+        return None
+    return [target for target in node.routes or () if Edge(name, target) in catching]
 
 
 def _sizes(store: Store, row: RunRow, definition: Definition, state: RunState) -> dict[str, int]:

@@ -268,6 +268,17 @@ export interface AttemptView {
 }
 
 /** A visit of a node: `GET runs/{id}/nodes/{node}`. */
+/** An answer, as the visit shows it. */
+export interface AnswerView {
+  seq: number;
+  at: number;
+  answer: Value;
+  by: string | null;
+  reason: string | null;
+  /** It refuses the visit, which then fails. */
+  refused: boolean;
+}
+
 export interface NodeVisit {
   node: string;
   iteration: number;
@@ -283,6 +294,8 @@ export interface NodeVisit {
   output: Record<string, Record<string, Value>> | null;
   next: string[] | null;
   attempts: AttemptView[];
+  /** What was asked of it. */
+  questions: { key: string; text: string; item: number | null; seq: number; at: number; answers: AnswerView[] }[];
   steps: { name: string; key: string | null; item: number | null; attempt: number; seq: number; at: number; result: Value }[];
   chunks: number;
   artifacts: Record<string, unknown>;
@@ -455,6 +468,8 @@ export interface NodeMark {
   until?: number | null;
   error?: string | null;
   misrouted?: boolean;
+  /** It failed and the run continues: with these nodes, or without its result. Its status is "skipped". */
+  handled_by?: string[] | null;
   items?: ItemMarks | null;
 }
 

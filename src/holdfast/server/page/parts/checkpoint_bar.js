@@ -15,6 +15,7 @@ import { button, element, glyph, iconButton, keepChildren, setAttribute, setSent
  * @property {number | null} at  the event that is shown; null: now
  * @property {boolean} live  events arrive as they happen, and the run is not over
  * @property {boolean} operates  the token may fork and resume
+ * @property {boolean} final  the run has completed or was cancelled: it can be forked, and not resumed
  *
  * @typedef {object} BarOptions
  * @property {(seq: number | null) => void} go  null: now
@@ -46,12 +47,10 @@ export function createCheckpointBar({ go, fork, resume }) {
     placeholder: "@ event",
     onchange: leap,
   });
-  const verbs = [
-    button("button", () => fork(stops[place].seq), glyph("fork"), "Fork from here…"),
-    button("button filled", () => resume(stops[place].seq), glyph("play"), "Resume from here…"),
-  ];
+  const forkButton = button("button", () => fork(stops[place].seq), glyph("fork"), "Fork from here…");
+  const resumeButton = button("button filled", () => resume(stops[place].seq), glyph("play"), "Resume from here…");
   const back = button("button", () => go(null), "Back to now", element("kbd", {}, "esc"));
-  const ways = element("div", { class: "bar-acts" }, back, ...verbs);
+  const ways = element("div", { class: "bar-acts" }, back, forkButton, resumeButton);
   const host = element(
     "section",
     { class: "checkpoint-bar", "aria-label": "Checkpoints" },
@@ -102,7 +101,7 @@ export function createCheckpointBar({ go, fork, resume }) {
   return {
     element: host,
     step: (by) => choose(place + by),
-    update({ checkpoints, acts, end, at, live, operates }) {
+    update({ checkpoints, acts, end, at, live, operates, final }) {
       stops = stopsOf(checkpoints, end, acts);
       place = stopAt(stops, at);
       from = firstInView(stops.length, place);
@@ -118,7 +117,9 @@ export function createCheckpointBar({ go, fork, resume }) {
       const isPast = stops[place].kind !== "now";
       setAttribute(host, "data-past", isPast);
       ways.hidden = !isPast;
-      for (const verb of verbs) verb.hidden = !operates;
+      forkButton.hidden = !operates;
+      forkButton.classList.toggle("filled", final);
+      resumeButton.hidden = !operates || final;
       jump.hidden = stops.length <= STOPS_MAX;
       before.disabled = !place;
       after.disabled = !isPast;

@@ -5,8 +5,9 @@ import { createTree } from "./tree.js";
 
 /**
  * @typedef {import("../shapes.js").Value} Value
- * @typedef {{ run: string | undefined, at: number, values: Record<string, Value> }} FieldsView  `at`: where the state has them
- * @typedef {{ name: string, value: Value }} Named
+ * @typedef {{ run: string | undefined, at: number | null, values: Record<string, Value> }} FieldsView  `at`: where the state has
+ *   them; null: they are not in the state, and a large one cannot be fetched
+ * @typedef {{ name: string, value: Value, isKept: boolean }} Named
  */
 
 /**
@@ -31,7 +32,7 @@ export function createFields(app) {
     element: host,
     update(next) {
       view = next;
-      draw(Object.entries(next.values).map(([name, value]) => ({ name, value })));
+      draw(Object.entries(next.values).map(([name, value]) => ({ name, value, isKept: next.at !== null })));
     },
   };
 }
@@ -56,7 +57,8 @@ function createValueField(fetchField) {
       else if (sha256 !== shown?.value.sha256) {
         tree.element.hidden = true;
         more.hidden = false;
-        setText(more, `Show ${(bytes / 1024).toFixed(1)} KB`);
+        more.disabled = !next.isKept;
+        setText(more, `${next.isKept ? "Show " : ""}${(bytes / 1024).toFixed(1)} KB`);
       }
       shown = next;
       setText(title, next.name);

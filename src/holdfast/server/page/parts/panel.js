@@ -2,6 +2,7 @@
 // attempt and item.
 
 import { formatFragment, withQuery } from "../pure/fragments.js";
+import { statusOfItem } from "../pure/node_views.js";
 import { TABS, choiceIn, placeOfVisit, tabFor, titled } from "../pure/run_choices.js";
 import { lookOfNode, lookOfRun } from "../pure/statuses.js";
 import { element, keepChildren, setAttribute, setText } from "../shell/elements.js";
@@ -70,7 +71,8 @@ export function createPanel(app) {
     openedAt = where;
     const shown = choice.tab ?? tab;
     const isLatest = !visit.attempts.length || (mark?.iteration === visit.iteration && mark.execution === visit.execution);
-    status.update(isLatest && visit.item === null ? lookOfNode(mark) : lookOfRun(visit));
+    const ofItem = { status: statusOfItem(visit.status, isLatest ? mark : undefined) };
+    status.update(isLatest && visit.item === null ? lookOfNode(mark) : lookOfRun(ofItem));
     drawChips(chipsOf(visit, attempt?.attempt ?? null, place));
     tabs.update(
       TABS.map((key) => ({

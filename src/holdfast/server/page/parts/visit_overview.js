@@ -6,9 +6,9 @@ import { formatFragment, withQuery } from "../pure/fragments.js";
 import { statusOfItem } from "../pure/node_views.js";
 import { checkLines, policyLines } from "../pure/reasons.js";
 import { placeOfVisit } from "../pure/run_choices.js";
-import { lookOfRun } from "../pure/statuses.js";
-import { attemptTime, attemptWords, leftWords, visitFacts, whyItRan } from "../pure/visit_words.js";
-import { fullInstant, instant, markNames } from "../pure/words.js";
+import { lookOfAttempt, lookOfNode, lookOfRun } from "../pure/statuses.js";
+import { attemptTime, attemptWords, excerptOf, leftWords, questionLines, visitFacts, whyItRan } from "../pure/visit_words.js";
+import { cutMiddle, fullInstant, instant, markNames } from "../pure/words.js";
 import { button, element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
 import { valueText } from "./difference.js";
 import { createErrorFrames } from "./error_frames.js";
@@ -38,7 +38,6 @@ import { createStatus } from "./status.js";
  */
 
 const STEP_CHARS = 120;
-const EXCERPT_CHARS = 300;
 const STEPS_SHOWN = 20;
 
 /**
@@ -53,29 +52,33 @@ export function createVisitOverview(app) {
   const called = element("section", {}, element("h3", {}, "Child runs"), runs.element);
   const left = createLeft();
   const none = element("p", { class: "hint" });
+  const asked = createSlot("", (/** @type {Line[]} */ lines) => titledList("Asked", lines.map(createWordLine)));
   const [items, side] = [createItems(app), createVisitSide()];
   return {
     element: element(
       "div",
       { class: "visit" },
-      element("div", { class: "visit-main" }, none, error.element, called, attempts, left.element, items.element),
+      element("div", { class: "visit-main" }, none, error.element, asked.element, called, attempts, left.element, items.element),
       side.element,
     ),
     update(view) {
       const { visit, attempt, place, mark, now } = view;
       error.update(attempt?.failure ?? null);
+      asked.update(questionLines(visit));
       attempts.hidden = !visit.attempts.length;
       const asks = mark?.waits_for === "question" && !visit.attempts.length;
       const skipped = visit.reasons?.skipped;
-      none.hidden = !asks && !skipped && Boolean(visit.attempts.length || visit.causes.length);
+      const isHandled = mark?.handled_by && mark.iteration === visit.iteration && mark.execution === visit.execution;
+      const isReached = visit.attempts.length + visit.causes.length + visit.questions.length > 0;
+      none.hidden = !asks && !skipped && !isHandled && isReached;
       const waits = asks ? "It begins when its question is answered." : "The run has not reached this node.";
       // The failure that led there is shown below.
       const why = visit.attempts.length ? skipped?.split(":")[0] : skipped;
-      setText(none, why ? `It was skipped: ${why}.` : waits);
+      setText(none, isHandled ? `It ${lookOfNode(mark).word}.` : why ? `It was skipped: ${why}.` : waits);
       rows.update(
         visit.attempts.toReversed().map((one) => ({
           key: String(one.attempt),
-          look: lookOfRun(one),
+          look: lookOfAttempt(one),
           word: `attempt ${one.attempt}`,
           began: one.started_at,
           ...attemptWords(one),
@@ -132,20 +135,13 @@ export function createVisitSide() {
       facts.update(visitFacts(visit));
       input.hidden = !visit.input;
       setAttribute(open, "href", formatFragment(withQuery(place, { node: visit.node, tab: "input" })));
-      setText(excerpt, excerptOf(visit.input ?? {}));
+      setText(excerpt, excerptOf(visit.input ?? {}, valueText));
     },
   };
 }
 
 /** @param {string} title @param {HTMLElement[]} lines */
 const titledList = (title, lines) => (lines.length ? [element("h3", {}, title), ...lines] : []);
-
-/** The beginning of an input. @param {Record<string, import("../shapes.js").Value>} input */
-function excerptOf(input) {
-  const text = Object.entries(input).map(([name, value]) => `"${name}": ${valueText(value).slice(0, STEP_CHARS)}`);
-  const line = `{ ${text.join(", ")} }`;
-  return line.length > EXCERPT_CHARS ? `${line.slice(0, EXCERPT_CHARS)}…` : line;
-}
 
 /** @param {Line} line */
 export function createWordLine({ glyph: mark, tone, text, names, seq, rest }) {
@@ -160,7 +156,7 @@ export function createWordLine({ glyph: mark, tone, text, names, seq, rest }) {
  * @param {boolean} [isWhole]  with all of its result
  */
 export function createStep({ name, key, result, attempt, seq }, isWhole = false) {
-  const value = ` ${valueText(result)}`.slice(0, isWhole ? undefined : STEP_CHARS);
+  const value = ` ${isWhole ? valueText(result) : cutMiddle(valueText(result), STEP_CHARS)}`;
   const line = createTold("kept", "done", element("code", {}, key ? `${name} ${key}` : name), value);
   line.lastElementChild?.classList.add(isWhole ? "wrap" : "cut");
   line.append(element("span", { class: "hint" }, `attempt ${attempt} · @${seq}`));
@@ -228,7 +224,7 @@ function createItems(app) {
           key: String(item),
           look: lookOfRun({ status }),
           word: `item ${item}`,
-          text: failure ? `${failure.type}: ${failure.message}` : `${status} · ${valueText(value).slice(0, STEP_CHARS)}`,
+          text: failure ? `${failure.type}: ${failure.message}` : `${status} · ${cutMiddle(valueText(value), STEP_CHARS)}`,
           place: withQuery(there, { item: String(item) }),
           now,
         };

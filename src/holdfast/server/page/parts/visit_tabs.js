@@ -57,8 +57,8 @@ function createInputTab(app) {
     /** @param {any} view */
     update({ visit, place }) {
       none.hidden = Boolean(visit.input);
-      // The visit was given the state as its last cause left it.
-      const at = Math.max(1, ...visit.causes.map((/** @type {{ seq: number }} */ one) => one.seq));
+      // The visit was given the state as its last cause left it. The value of an item is no field of the state.
+      const at = visit.item === null ? Math.max(1, ...visit.causes.map((/** @type {{ seq: number }} */ one) => one.seq)) : null;
       fields.update({ run: place.run, at, values: visit.input ?? {} });
     },
   };

@@ -44,7 +44,7 @@ export function applyEvent(states, event) {
   if (QUIET.has(event.kind)) return next;
   const waits = WAITS_AFTER[event.kind] ?? null;
   const status = waits ? "waiting" : STATUS_AFTER[event.kind];
-  if (!event.node || !status) return { ...next, stale: true };
+  if (!event.node || !status || event.body?.warning) return { ...next, stale: true };
   const was = states.nodes[event.node];
   const retry = event.kind === "NodeFailed" ? event.body?.retry_at : null;
   /** @type {NodeMark} */

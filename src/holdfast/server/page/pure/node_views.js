@@ -83,8 +83,9 @@ function wordsOf(mark, look, { now, chosen, loops }) {
   const counts = Object.entries({ iteration, execution, attempt })
     .filter(([, count]) => count > 1)
     .map((count) => count.join(" "));
+  const end = mark.handled_by ? "failed " : status === "skipped" ? "skipped " : "";
   if (chosen?.length && DONE.has(status))
-    return `${loops || iteration > 1 ? `iteration ${iteration} ` : status === "skipped" ? "skipped " : ""}→ ${chosen.join(", ")}`;
+    return `${loops || iteration > 1 ? `iteration ${iteration} ` : end}→ ${chosen.join(", ")}`;
   if (status === "completed") return iteration > 1 ? `${iteration} iterations` : plural(tries || 1, "attempt");
   return [
     ...(look.turns && counts.length ? [] : [waitOf(mark, now) ?? (mark.misrouted ? "routing failed" : look.word)]),

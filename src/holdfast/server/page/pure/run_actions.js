@@ -31,6 +31,8 @@ const GLYPH = {
 };
 const OF_NODE = new Set(["retry", "skip"]);
 const CONTINUING = new Set(["resume", ...OF_NODE]);
+/** Verbs that begin at the checkpoint that is shown: the bar of the checkpoints has their buttons. */
+const FROM_THERE = ["resume", "fork"];
 const SHOWN = 4;
 /** Of a run that waits, what people do is to answer or to cancel. */
 const SHOWN_WAITING = 2;
@@ -58,7 +60,7 @@ export function actionsOf(run, isPast, asked) {
     ...ways.map((one) => one.verb),
     !is("completed", "cancelled") && "cancel",
   ];
-  const left = ways[0]?.verb === "fork" ? CONTINUING : new Set(asked);
+  const left = new Set([...(ways[0]?.verb === "fork" ? CONTINUING : asked), ...(isPast ? FROM_THERE : [])]);
   const verbs = /** @type {string[]} */ ([...new Set(wanted)].filter((verb) => verb && !left.has(verb)));
   const all = verbs.flatMap((verb) => {
     const node = OF_NODE.has(verb) ? (ways.map((one) => one.verb === verb && nodeOf(one)).find(Boolean) ?? failed) : "";
@@ -66,7 +68,8 @@ export function actionsOf(run, isPast, asked) {
     const word = VERBS[verb];
     return { verb, node: node || null, word, label: node ? `${word} ${node}` : word, filled: false, glyph: GLYPH[verb] };
   });
-  all[0].filled = !isPast && !asked.length && ways.length > 0 && (isStuck || (isWaiting && ways[0].verb === "answer"));
+  if (all.length)
+    all[0].filled = !isPast && !asked.length && ways.length > 0 && (isStuck || (isWaiting && ways[0].verb === "answer"));
   const count = isWaiting ? SHOWN_WAITING : SHOWN;
   const shown = all.slice(0, count).filter((one) => isWaiting || one.verb !== "cancel");
   return { shown, more: all.filter((one) => !shown.includes(one)) };

@@ -36,6 +36,9 @@ export const LOOKS = Object.fromEntries(
   ]),
 );
 
+/** What failed without stopping the run, so that nobody has to move. @type {Look} */
+export const HANDLED = { ...LOOKS.failed, tone: "rest" };
+
 /** The statuses in the order in which the page lists them: what moves first, then what stopped, then what ended. */
 export const STATUS_ORDER = /** @type {const} */ ([
   "running",
@@ -66,6 +69,16 @@ export function lookOfRun(run) {
   return LOOKS[run.status] ?? { word: run.status, glyph: "unreached", tone: "rest" };
 }
 
+/** How the run continues after a failure. @param {string[]} by */
+const handledWords = (by) => (by.length ? `taken by ${by.join(", ")}` : "run continues");
+
+/**
+ * How an attempt looks. One whose failure did not stop the run has failed all the same.
+ * @param {{ status: string, failure?: unknown, error?: string | null }} attempt
+ */
+export const lookOfAttempt = (attempt) =>
+  attempt.status === "skipped" && (attempt.failure ?? attempt.error) ? HANDLED : lookOfRun(attempt);
+
 /**
  * How a node looks; `undefined` for one that the run has not reached.
  * @param {import("../shapes.js").NodeMark | undefined} mark
@@ -73,5 +86,6 @@ export function lookOfRun(run) {
  */
 export function lookOfNode(mark) {
   if (!mark) return LOOKS.unreached;
+  if (mark.handled_by) return { ...HANDLED, word: `failed, ${handledWords(mark.handled_by)}` };
   return lookOfRun({ status: mark.status, crashed: mark.crashed, asks: mark.waits_for === "question" ? 1 : 0 });
 }

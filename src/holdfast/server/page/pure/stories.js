@@ -1,7 +1,7 @@
 // The timeline as a story, newest first, for screens that are too narrow for a drawing. What completed in a row is told in one
 // entry, and idle time between two entries names its length.
 
-import { LOOKS, lookOfRun } from "./statuses.js";
+import { LOOKS, lookOfAttempt } from "./statuses.js";
 import { foldedGaps } from "./time_scale.js";
 import {
   SLACK_S,
@@ -71,13 +71,13 @@ function attemptEntry(bar, timeline) {
   const at = bar.ended_at ?? bar.started_at;
   const round = bar.iteration > 1 ? ` iteration ${bar.iteration}` : "";
   const which = round + (bar.attempt > 1 || bar.status === "failed" || bar.status === "crashed" ? ` attempt ${bar.attempt}` : "");
-  const end = (ENDS[bar.status] ?? bar.status) + (failsRun(bar) ? ", run failed" : "");
+  const end = (ENDS[bar.status] ?? lookOfAttempt(bar).word) + (failsRun(bar) ? ", run failed" : "");
   const retry = bar.retry_at && bar.ended_at ? `, retried after ${pauseWords(bar.retry_at - bar.ended_at)}` : "";
   const spent = isOpenPiece(bar) ? "" : duration(at - bar.started_at);
   return {
     key: `attempt ${bar.seq}`,
     at,
-    look: lookOfRun(bar),
+    look: lookOfAttempt(bar),
     // That an attempt completed is what its glyph says.
     title: [code(bar.node), plain(bar.status === "completed" ? which : `${which} ${end}`)].filter((part) => part.text),
     detail: bar.status === "crashed" ? crashWords(bar, timeline) : bar.error ? bar.error + retry : spent,

@@ -2,6 +2,7 @@
 // and the top of their row; the part only keeps elements in step with them.
 
 import { actWords, barWords, countWords, failsRun, holderName, isItem, visitOf, waitWords } from "./timelines.js";
+import { HANDLED, lookOfAttempt } from "./statuses.js";
 import { cutMiddle, duration, span, timeOfDay } from "./words.js";
 
 /**
@@ -77,8 +78,8 @@ const inView = (pieces, { from, to, now, xOf }) =>
 /** @type {Record<string, string>} */
 const BAR_TONES = { failed: "fail", crashed: "ask", running: "live" };
 
-/** @param {{ status: string }} bar */
-const toneOf = (bar) => BAR_TONES[bar.status] ?? "done";
+/** @param {AttemptSpan} bar */
+const toneOf = (bar) => (lookOfAttempt(bar) === HANDLED ? "fail" : (BAR_TONES[bar.status] ?? "done"));
 
 /** @param {{ current?: boolean }} piece */
 const undone = (piece) => (piece.current === false ? " undone" : "");
@@ -151,7 +152,8 @@ function wholeBar(bar, scale, x, exact, bars, next) {
  */
 function barShape(bar, { now }, box) {
   const spent = duration((bar.ended_at ?? now) - bar.started_at);
-  const tip = `${isItem(bar) ? `item ${bar.item}, ` : ""}attempt ${bar.attempt}: ${bar.status}, ${spent}\n${bar.error ?? ""}`;
+  const end = `attempt ${bar.attempt}: ${lookOfAttempt(bar).word}, ${spent}`;
+  const tip = `${isItem(bar) ? `item ${bar.item}, ` : ""}${end}\n${bar.error ?? ""}`;
   const isTorn = bar.status === "crashed" && box.height === BAR_PX; // where its process died
   const left = box.x + 3;
   const d = `M${left} ${box.y}h${box.width - 3}l-4 4 4 4-4 4 4 4H${left}q-3 0-3-3v-10q0-3 3-3z`;

@@ -3,7 +3,7 @@
 
 import { timeOf } from "./node_views.js";
 import { lookOfNode } from "./statuses.js";
-import { number, span } from "./words.js";
+import { answerWords, number, span } from "./words.js";
 
 /**
  * @typedef {import("../shapes.js").Timeline} Timeline
@@ -154,9 +154,11 @@ const DEEDS = {
   refused: "was refused:",
 };
 
-/** Who did what: "ada resumed", "bo answered publish". @param {import("../shapes.js").Act} act */
-export const actWords = ({ by, verb, about, node }) =>
-  `${by || "somebody"} ${DEEDS[verb] ?? verb.replace(/e?$/, "ed")} ${about ?? node ?? ""}`.trimEnd();
+/** Who did what: "ada resumed", "bo answered “approve” to publish.1.1". @param {import("../shapes.js").Act} act */
+export const actWords = ({ by, verb, about, node, answer }) => {
+  const said = verb === "answer" && answer !== undefined ? `${answerWords(answer)} to ` : "";
+  return `${by || "somebody"} ${DEEDS[verb] ?? verb.replace(/e?$/, "ed")} ${said}${about ?? node ?? ""}`.trimEnd();
+};
 
 /** A holder by name. The log does not always name the process that created the run. @param {{ holder: string | null }} span */
 export const holderName = ({ holder }) => holder?.replace(/^process (\d+) on .*/, "pid $1") ?? "starting process";

@@ -1,7 +1,7 @@
 // A visit of a node in words: why it ran, why each attempt began, how it ended, and what a crashed one left behind.
 
 import { edgeLines } from "./reasons.js";
-import { duration, plural } from "./words.js";
+import { answerWords, cutMiddle, duration, plural } from "./words.js";
 
 /**
  * @typedef {import("../shapes.js").NodeVisit} NodeVisit
@@ -19,7 +19,7 @@ import { duration, plural } from "./words.js";
 export function whyItRan(visit, attempt) {
   const before = visit.attempts.find((one) => one.attempt === (attempt?.attempt ?? 0) - 1);
   const edges = visit.reasons ? edgeLines(visit.reasons) : [];
-  return [...(edges.length ? edges : causesOf(visit)), ...(attempt?.because ? [becauseOf(attempt, before)] : [])];
+  return [...(edges.length ? edges : causesOf(visit)), ...(attempt?.because ? [becauseOf(attempt, before, visit)] : [])];
 }
 
 /** @param {NodeVisit} visit @returns {Line[]} */
@@ -38,10 +38,27 @@ function causesOf({ node, causes }) {
   return first.why === "branch" ? line("fork", `${first.node} chose ${node}`) : line("completed", `${first.node} completed`);
 }
 
-/** @param {AttemptView} attempt @param {AttemptView | undefined} before @returns {Line} */
-function becauseOf({ attempt, because }, before) {
+/**
+ * What was asked of a visit, and who answered what, and why.
+ * @param {NodeVisit} visit
+ * @returns {Line[]}
+ */
+export const questionLines = ({ questions }) =>
+  questions.flatMap(({ text, seq, answers }) => [
+    { glyph: "asks", tone: answers.length ? "rest" : "ask", text, names: [], seq },
+    ...answers.map(({ seq: at, answer, by, reason, refused }) => {
+      const [who, said] = [by ?? "somebody", reason ? `, “${reason}”` : ""];
+      /** @type {Line} */
+      const line = { glyph: "person", tone: refused ? "fail" : "accent", text: "", names: [], seq: at };
+      return { ...line, text: `${who} answered ${answerWords(answer.value)}${said}${refused ? ": the node failed" : ""}` };
+    }),
+  ]);
+
+/** @param {AttemptView} attempt @param {AttemptView | undefined} before @param {NodeVisit} visit @returns {Line} */
+function becauseOf({ attempt, because }, before, { questions }) {
   const { kind, seq, by, reason, holder } = /** @type {NonNullable<AttemptView["because"]>} */ (because);
   const [who, said] = [by ?? "somebody", reason ? `, “${reason}”` : ""];
+  const answer = questions.flatMap((one) => one.answers).find((one) => one.seq === seq);
   const died = before?.status === "crashed" ? `the process of attempt ${before.attempt} died, ` : "";
   /** @type {Record<string, string>} */
   const words = {
@@ -49,7 +66,7 @@ function becauseOf({ attempt, because }, before) {
     retried: `${who} retried it${said}`,
     resumed: `${who} resumed the run${said}`,
     rewound: `${who} went back to an earlier checkpoint${said}`,
-    answered: `${who} answered${said}`,
+    answered: `${who} answered${answer ? ` ${answerWords(answer.answer.value)}` : ""}${said}`,
     claimed: `${died}${holder ?? "another process"} claimed the run`,
   };
   /** @type {[Line["glyph"], string]} */
@@ -114,3 +131,22 @@ export function visitFacts({ options, cost, title = "", capability = "" }) {
 /** @param {{ usd: number, tokens: number }} cost */
 export const costWords = ({ usd, tokens }) =>
   [usd ? `$${usd.toFixed(3)}` : "", tokens ? plural(tokens, "token") : ""].filter(Boolean).join(" · ");
+
+const [VALUE_CHARS, EXCERPT_CHARS] = [140, 420];
+
+/**
+ * An input in one line. A value that has no room is cut in its middle, where "…" says so: what is wrong with a list is often at
+ * its end.
+ * @param {Record<string, import("../shapes.js").Value>} input
+ * @param {(value: import("../shapes.js").Value) => string} textOf
+ */
+export function excerptOf(input, textOf) {
+  const all = Object.entries(input).map(([name, value]) => {
+    const line = value.bytes === undefined ? (JSON.stringify(value.value) ?? "not set") : textOf(value);
+    return `"${name}": ${cutMiddle(line, VALUE_CHARS)}`;
+  });
+  let length = 0;
+  const shown = all.filter((one, number) => (length += one.length) <= EXCERPT_CHARS || !number);
+  const left = all.length - shown.length;
+  return `{ ${[...shown, left && `… ${plural(left, "more field")}`].filter(Boolean).join(", ")} }`;
+}

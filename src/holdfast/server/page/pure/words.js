@@ -101,6 +101,10 @@ export function shownWords(shown, total) {
   return `${count} · newest first`;
 }
 
+/** An answer in a few words: “approve”, or JSON. @param {unknown} answer */
+export const answerWords = (answer) =>
+  cutMiddle(typeof answer === "string" ? `“${answer}”` : (JSON.stringify(answer) ?? "nothing"), 48);
+
 /**
  * Shorten a name in its middle, because names often differ only at their end. Counts what a reader sees as characters, so that
  * no emoji is cut in two.

@@ -128,8 +128,9 @@ export function createRunScreen(app) {
     requests.update({ requests: known.requests, run: about, now });
     const { seq, updated_at: at } = row ?? about;
     bar.element.hidden ||= !checkpoints.length;
-    const [acts, isOver] = [known.timeline?.acts ?? [], ["completed", "failed", "cancelled"].includes(about.status)];
-    bar.update({ checkpoints, acts, end: { seq, at }, at: place.at ?? null, live: isLive && !isOver, operates });
+    const [acts, final] = [known.timeline?.acts ?? [], ["completed", "cancelled"].includes(about.status)];
+    const live = isLive && !final && about.status !== "failed";
+    bar.update({ checkpoints, acts, end: { seq, at }, at: place.at ?? null, live, operates, final });
     const [nodes, choice] = [data.nodes(), choiceIn(place)];
     choose(nodes, checkpoints, choice.node);
     drawings.update({ known, nodes, place, chosen, now, again });
