@@ -99,12 +99,13 @@ def test_a_failed_verification_shows_what_was_returned_and_the_edge_that_took_it
         "amount did not pass: another amount was charged (output.cents = 4300, input.cents = 4200) @5"
     ]
     page.get_by_text('{"id":"ch-4904","cents":4300}').wait_for()
-    page.get_by_text("It failed, taken by apologise.", exact=True).wait_for()
+    page.get_by_text("It failed, and the run continued with apologise.", exact=True).wait_for()
     assert node(page, "charge").get_attribute("title") == "charge · failed → apologise"
     assert page.locator(".panel-head .status-word").inner_text() == "failed, taken by apologise"
     assert page.locator(".run-panel .attempts .told, .run-panel .attempts li").count() == 1
     bar = page.locator(".timeline-row", has_text="charge").locator(".bar")
     assert bar.get_attribute("class") == "bar fail"
+    assert page.locator(".timeline", has_text="run failed").count() == 0
     node(page, "apologise").click()
     page.get_by_role("link", name="Input", exact=True).click()
     page.locator(".fields", has_text="another amount was charged").wait_for()

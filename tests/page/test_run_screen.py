@@ -97,6 +97,18 @@ def build_misrouted() -> hf.Flow:
     return graph.compile()
 
 
+def build_careful() -> hf.Flow:
+    """A flow that continues after a failure."""
+    graph = hf.Graph("careful")
+
+    @graph.node(safe_to_fail=True)
+    def classify(state):
+        raise hf.Fatal("no model")
+
+    graph.chain(hf.START, classify, hf.END)
+    return graph.compile()
+
+
 @pytest.fixture(scope="module")
 def served(serve, tmp_path_factory):
     """A server that executes nothing, over runs of every kind that a test looks at."""
@@ -112,6 +124,7 @@ def served(serve, tmp_path_factory):
     hf.start(shop.order, {}, run_id="order-gone", store=store)
     hf.cancel("order-gone", store=store, by="ada", reason="withdrawn")
     hf.run(ledger, Ledger(), run_id="booked", store=store)
+    hf.run(build_careful(), {}, run_id="careful", store=store)
     rows = [{"id": str(number), "since": "2019"} for number in range(39)] + [{"id": "39", "since": "n/a"}]
     with suppress(hf.RunFailed):
         hf.run(shop.order, {"rows": rows, "tool": "", "fails": "bad row"}, run_id="order-rows", store=store)
@@ -569,3 +582,12 @@ def test_from_an_earlier_checkpoint_a_run_that_is_over_for_good_is_forked_and_an
     assert resume.inner_text() == "Resume from here…"
     assert page.get_by_role("button", name="Fork").inner_text() == "Fork from here…"
     assert page.locator(".button.filled:visible").count() == 1
+
+
+def test_a_node_that_may_fail_is_shown_as_failed_and_not_as_skipped(tab, served):
+    page = show(tab, served, "careful")
+    page.get_by_text("It failed, and the run continued without its result.").wait_for()
+    assert page.locator(".panel-head .status-word").inner_text() == "failed, run continues"
+    assert page.locator(".run-panel .attempts li").inner_text().count("Fatal") == 1
+    assert "skipped" not in page.locator(".run-body").inner_text()
+    assert page.locator(".timeline-row .bar").get_attribute("class") == "bar fail"

@@ -76,6 +76,8 @@ class AttemptSpan(msgspec.Struct, kw_only=True, omit_defaults=True):
     error: str | None = None
     """Type and message of the exception, in one line; after `routing failed: ` if the attempt itself completed."""
     retry_at: float | None = None
+    handled: bool = False
+    """True if the attempt failed for good, and an error edge took the failure, so that the run continued."""
     current: bool = True
     """False if a rewind has undone it."""
 

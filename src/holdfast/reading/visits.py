@@ -333,7 +333,10 @@ class Visits:
         lost = bool(getattr(event, "lost", False))
         if attempt.never_began:
             attempt.number = event.attempt
-        if status == "skipped" and not attempt.is_drawn:
+        if getattr(event, "caught", False):
+            if attempt.span is not None:
+                attempt.span.handled = True
+        elif status == "skipped" and not attempt.is_drawn:
             attempt.span = _span(visit, attempt, stored.seq, stored.at)
         _take(attempt, event)
         if lost or status == "interrupted":

@@ -602,6 +602,8 @@ export interface AttemptSpan {
   ended_at?: number | null;
   error?: string | null;
   retry_at?: number | null;
+  /** It failed for good, and an error edge took the failure. */
+  handled?: boolean;
   /** False if a rewind has undone it. */
   current?: boolean;
 }

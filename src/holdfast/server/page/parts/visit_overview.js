@@ -6,7 +6,7 @@ import { formatFragment, withQuery } from "../pure/fragments.js";
 import { statusOfItem } from "../pure/node_views.js";
 import { checkLines, policyLines } from "../pure/reasons.js";
 import { placeOfVisit } from "../pure/run_choices.js";
-import { lookOfAttempt, lookOfNode, lookOfRun } from "../pure/statuses.js";
+import { handledSentence, lookOfAttempt, lookOfRun } from "../pure/statuses.js";
 import { attemptTime, attemptWords, excerptOf, leftWords, questionLines, visitFacts, whyItRan } from "../pure/visit_words.js";
 import { cutMiddle, fullInstant, instant, markNames } from "../pure/words.js";
 import { button, element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
@@ -68,13 +68,14 @@ export function createVisitOverview(app) {
       attempts.hidden = !visit.attempts.length;
       const asks = mark?.waits_for === "question" && !visit.attempts.length;
       const skipped = visit.reasons?.skipped;
-      const isHandled = mark?.handled_by && mark.iteration === visit.iteration && mark.execution === visit.execution;
+      const isLatest = mark?.iteration === visit.iteration && mark.execution === visit.execution;
+      const handled = isLatest ? mark?.handled_by : null;
       const isReached = visit.attempts.length + visit.causes.length + visit.questions.length > 0;
-      none.hidden = !asks && !skipped && !isHandled && isReached;
+      none.hidden = !asks && !skipped && !handled && isReached;
       const waits = asks ? "It begins when its question is answered." : "The run has not reached this node.";
       // The failure that led there is shown below.
       const why = visit.attempts.length ? skipped?.split(":")[0] : skipped;
-      setText(none, isHandled ? `It ${lookOfNode(mark).word}.` : why ? `It was skipped: ${why}.` : waits);
+      setText(none, handled ? handledSentence(handled) : why ? `It was skipped: ${why}.` : waits);
       rows.update(
         visit.attempts.toReversed().map((one) => ({
           key: String(one.attempt),

@@ -72,12 +72,16 @@ export function lookOfRun(run) {
 /** How the run continues after a failure. @param {string[]} by */
 const handledWords = (by) => (by.length ? `taken by ${by.join(", ")}` : "run continues");
 
+/** The same as a sentence. @param {string[]} by */
+export const handledSentence = (by) =>
+  `It failed, and the run continued ${by.length ? `with ${by.join(", ")}` : "without its result"}.`;
+
 /**
  * How an attempt looks. One whose failure did not stop the run has failed all the same.
- * @param {{ status: string, failure?: unknown, error?: string | null }} attempt
+ * @param {{ status: string, failure?: unknown, error?: string | null, handled?: boolean }} attempt
  */
 export const lookOfAttempt = (attempt) =>
-  attempt.status === "skipped" && (attempt.failure ?? attempt.error) ? HANDLED : lookOfRun(attempt);
+  attempt.handled || (attempt.status === "skipped" && (attempt.failure ?? attempt.error)) ? HANDLED : lookOfRun(attempt);
 
 /**
  * How a node looks; `undefined` for one that the run has not reached.

@@ -140,8 +140,8 @@ const visitName = (bar) => `${bar.iteration}.${bar.execution}`;
 /** The attempt as the address names it: "1.1.2". @param {AttemptSpan} bar */
 export const visitOf = (bar) => `${visitName(bar)}.${bar.attempt}`;
 
-/** The attempt after which the run failed: it was not retried. @param {AttemptSpan} bar */
-export const failsRun = (bar) => bar.status === "failed" && !bar.retry_at && !isItem(bar);
+/** The attempt after which the run failed: it was not retried, and no edge took its failure. @param {AttemptSpan} bar */
+export const failsRun = (bar) => bar.status === "failed" && !bar.retry_at && !bar.handled && !isItem(bar);
 
 /** What a verb is called afterwards, if that is not the verb with "ed". @type {Record<string, string>} */
 const DEEDS = {

@@ -74,6 +74,9 @@ function becauseOf({ attempt, because }, before, { questions }) {
   return { glyph, tone, text: `Attempt ${attempt}: ${words[kind] ?? kind}`, names: holder ? [holder] : [], seq };
 }
 
+/** Why the run continued after a failure, in words. @type {Record<string, string>} */
+const HANDLED_WORDS = { on_error: "taken by an error edge", safe_to_fail: "safe to fail" };
+
 /**
  * How an attempt ended, in one line: the error, or what happened to it.
  * @param {AttemptView} attempt
@@ -82,7 +85,8 @@ function becauseOf({ attempt, because }, before, { questions }) {
 export function attemptWords({ status, failure, retry_at, ended_at, reason, by }) {
   if (failure) {
     const wait = retry_at && ended_at ? `, retried in ${duration(retry_at - ended_at).replace(".0 s", " s")}` : "";
-    return { text: failure.type, note: [reason, failure.kind + wait].filter(Boolean).join(" · ") };
+    const why = HANDLED_WORDS[reason ?? ""] ?? reason;
+    return { text: failure.type, note: [why, failure.kind + wait].filter(Boolean).join(" · ") };
   }
   const text = status === "crashed" ? "its process died" : status === "skipped" && by ? `${by} skipped it` : status;
   return { text, note: reason ?? "" };
