@@ -27,11 +27,7 @@ export function createBodies(app) {
     input: createInputTab(app),
     output: createOutput(),
     change: createChanges(app),
-    steps: createSlot("panel-pad", ({ visit: { steps } }) =>
-      steps.length
-        ? steps.map((/** @type {any} */ one) => createStep(one, true))
-        : [element("p", { class: "hint" }, "This visit has kept no step.")],
-    ),
+    steps: createStepsTab(),
     stream: {
       ...stream,
       element: element("div", { class: "visit" }, main, side.element),
@@ -46,6 +42,13 @@ export function createBodies(app) {
     },
     receipts: createReceipts(app),
   };
+}
+
+function createStepsTab() {
+  const slot = createSlot("panel-pad", (/** @type {NodeVisit["steps"]} */ steps) =>
+    steps.length ? steps.map((one) => createStep(one, true)) : [element("p", { class: "hint" }, "This visit has kept no step.")],
+  );
+  return { element: slot.element, update: (/** @type {any} */ { visit }) => slot.update(visit.steps) };
 }
 
 /** @param {import("../shell/app.js").App} app */
