@@ -128,6 +128,9 @@ def test_a_run_that_was_released_until_a_later_time_has_not_crashed(waits: str) 
     found = Reader(store).diagnose("r")
     assert (found.kind, found.crashed) == ("waiting", False)
     assert found.reason.startswith("call is retried at" if waits == "for a retry" else "call sleeps until")
+    clock.advance(1000)
+    late = Reader(store).diagnose("r")
+    assert ("call was to be retried at" if waits == "for a retry" else "call has slept until") in late.reason
     store.close()
 
 

@@ -525,23 +525,24 @@ def _expects(known: Situation, now: float, children: Mapping[str, Diagnosis | No
                 yield waits + (_fate(children[wait.child]) if wait.child and wait.child in children else "")
             case "timer":
                 if wait.until is not None:
-                    yield f"{whose} {_resting(wait)} {text.soon(wait.until, now)}"
+                    yield f"{whose} {_resting(wait, now)} {text.soon(wait.until, now)}"
             case unknown:
                 assert_never(unknown)
     if known.waits_count > FEW:
         yield text.count(known.waits_count - FEW, "more wait")
     for name, at in islice(known.retries.items(), FEW):
-        yield f"{name} is retried at {text.soon(at, now)}"
+        yield f"{name} {'is' if at > now else 'was to be'} retried at {text.soon(at, now)}"
     if known.retries_count > FEW:
         yield f"{known.retries_count - FEW} more are retried"
 
 
-def _resting(wait: Wait) -> str:
-    """Say what a node does until the time of a wait has come."""
+def _resting(wait: Wait, now: float) -> str:
+    """Say what a node does until the time of a wait has come. If it has come, no worker could continue the run since."""
     slot = parse(wait.slot)
-    return (
-        f"tries the step {slot.name} again at" if slot is not None and slot.kind == "try" else "sleeps until"
-    )
+    is_over = wait.until is not None and wait.until <= now
+    if slot is not None and slot.kind == "try":
+        return f"{'was to try' if is_over else 'tries'} the step {slot.name} again at"
+    return "has slept until" if is_over else "sleeps until"
 
 
 def _fate(child: Diagnosis | None) -> str:
