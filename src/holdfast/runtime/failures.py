@@ -89,6 +89,12 @@ _KNOWN: tuple[tuple[str, Verdict, str], ...] = (
     ("redis", "passing", "ClusterDownError ConnectionError ReadOnlyError TimeoutError"),
     ("redis", "passing", "TryAgainError WatchError"),
     ("redis", "lasting", "AuthenticationError AuthorizationError"),
+    ("anyio", "passing", "BrokenResourceError ClosedResourceError"),
+    ("pydantic_ai", "passing", "ModelConnectionError ModelRateLimitError ModelRequestTimeout"),
+    ("pydantic_ai", "passing", "ModelServerError ModelUnavailableError"),
+    ("pydantic_ai", "lasting", "ModelQuotaExceededError ModelRequestRejectedError"),
+    ("pydantic_ai", "inside", "ModelAPIError"),
+    ("agents", "passing", "ModelTimeoutError"),
     ("sqlalchemy", "passing", "TimeoutError"),
     ("sqlalchemy", "inside", "DBAPIError"),
 )
@@ -155,6 +161,16 @@ def _sql_states(error: BaseException) -> Iterator[object]:
         yield state[:2]
 
 
+def _mcp_codes(error: BaseException) -> Iterator[object]:
+    """Yield the code of an error of the Model Context Protocol, and the code with the message: servers may use some codes for
+    anything.
+    """
+    told = _attribute(error, "error")
+    code = str(_attribute(told, "code"))
+    yield code
+    yield f"{code} {_attribute(told, 'message')}"
+
+
 def _sqlite_codes(error: BaseException) -> Iterator[object]:
     yield _attribute(error, "sqlite_errorname")
 
@@ -183,6 +199,8 @@ _FAMILIES: dict[str, _Codes] = {
             "TooManyRequestsException TransactionInProgressException"
         ),
     ),
+    "mcp.MCPError": _Codes(_mcp_codes, frozenset({"-32000 Connection closed", "-32001", "408"})),
+    "mcp.McpError": _Codes(_mcp_codes, frozenset({"-32000 Connection closed", "-32001", "408"})),
     "psycopg.OperationalError": _Codes(_sql_states, _SQL_PASSING),
     "psycopg2.OperationalError": _Codes(_sql_states, _SQL_PASSING),
     "asyncpg.PostgresError": _Codes(_sql_states, _SQL_PASSING),

@@ -74,7 +74,7 @@ _LIGHT_FOR_EVENT_SMALL = 400
 thousand nodes, snapshots took a sixth of the time.)
 """
 WARN_BYTES = 500_000
-"""Bytes of log for one checkpoint above which a warning is logged."""
+"""Bytes of log since the last step or checkpoint above which a warning is logged."""
 _LIGHT_BYTES = 50_000
 _LARGE_EVENT = 1_000
 """Bytes of an event below which it sets no value that is worth a proof that no code has changed it."""
@@ -117,6 +117,8 @@ class Journal:
     _tail_bytes = 0
     """Bytes in the bodies of events since the last snapshot."""
     _since_checkpoint = 0
+    _until_step = 0
+    """How many of these bytes are before the end of the last step."""
     _blobs: tuple[Blob, ...] = ()
     """The blobs that unsaved events refer to."""
     _may_be_large = False
@@ -244,11 +246,13 @@ class Journal:
                 encoded = self._weighed(event, encoded)
                 since = self._since_checkpoint + len(encoded.body)
             if encoded.kind in CHECKPOINTS:
-                self._since_checkpoint = 0
+                self._since_checkpoint = self._until_step = 0
             elif (
                 encoded.kind != "NodeStreamed"
             ):  # chunks were checked one by one, and must not cause the refusal of a result
                 self._since_checkpoint = since
+                if encoded.kind == "StepCompleted":
+                    self._until_step = since
             fold(state, Stored(seq, at, event))
             if self.executes:
                 self.ready.observe(state, event)
@@ -297,8 +301,8 @@ class Journal:
             raise SettingError(f"this value cannot be recorded: {fault.__cause__ or fault}") from fault
 
     def _weighed(self, event: Event, encoded: Encoded) -> Encoded:
-        """Move values that are too large for a log into blobs. Logs a warning if the events since the last checkpoint are large
-        in total, and raises `LogLimit` if a result would bring them over `log_limit`.
+        """Move values that are too large for a log into blobs. Logs a warning if the events since the last step or checkpoint are
+        large in total, and raises `LogLimit` if a result would bring those since the last checkpoint over `log_limit`.
         """
         body, taken = take_out(encoded.body, self.services.blob_over)
         weight = self._since_checkpoint + len(body)
@@ -310,12 +314,13 @@ class Journal:
                 "log_limit and resume",
                 node=encoded.node,
             )
-        if self._since_checkpoint <= WARN_BYTES < weight:
+        since_step = weight - self._until_step
+        if self._since_checkpoint - self._until_step <= WARN_BYTES < since_step:
             _log.warning(
-                "%s: wrote %s bytes of log for one checkpoint, which is a lot. Keep large values outside of the log "
-                "(ctx.artifacts, hf.Asset).",
+                "%s: wrote %s bytes of log since the last step or checkpoint, which is a lot. Keep large values outside of the "
+                "log (ctx.artifacts, hf.Asset).",
                 where,
-                f"{weight:,}",
+                f"{since_step:,}",
             )
         self._blobs += taken
         return msgspec.structs.replace(encoded, body=body) if taken else encoded

@@ -42,7 +42,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     blob_over: int = BLOB_OVER
     """Bytes of JSON above which a value is stored as a blob instead of in the log."""
     log_limit: int = LOG_LIMIT
-    """Bytes of log for one checkpoint above which the engine refuses a result; from 500 KB on it logs a warning."""
+    """Bytes of log for one checkpoint above which the engine refuses a result. It logs a warning if more than 500 KB follow the
+    last step.
+    """
     concurrency: int = 10
     """How many runs a worker executes at the same time."""
     threads: int = 200

@@ -68,6 +68,13 @@ def cloud(code: str, status: int) -> dict[str, object]:
     return {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": {}}}
 
 
+PYDANTIC_AI = ("pydantic_ai.exceptions.ModelAPIError", "pydantic_ai.exceptions.AgentRunError")
+
+
+def mcp(code: int, message: str) -> types.SimpleNamespace:
+    return types.SimpleNamespace(code=code, message=message, data=None)
+
+
 PASSING = {
     "timeout": TimeoutError(),
     "refused": ConnectionRefusedError(errno.ECONNREFUSED, "refused"),
@@ -122,10 +129,52 @@ PASSING = {
     ),
     "sqlalchemy": look("sqlalchemy.exc.DBAPIError", orig=look("psycopg.OperationalError")),
     "redis": look("redis.exceptions.BusyLoadingError", "redis.exceptions.ConnectionError"),
+    "mcp closed": look("mcp.shared.exceptions.MCPError", error=mcp(-32000, "Connection closed"), code=-32000),
+    "mcp closed, older": look("mcp.shared.exceptions.McpError", error=mcp(-32000, "Connection closed")),
+    "mcp timeout": look("mcp.shared.exceptions.MCPError", error=mcp(-32001, "Request timed out")),
+    "mcp timeout, older": look("mcp.shared.exceptions.McpError", error=mcp(408, "Timed out")),
+    "anyio closed": look("anyio.ClosedResourceError"),
+    "anyio broken": look("anyio._core._exceptions.BrokenResourceError"),
+    "pydantic_ai connection": look("pydantic_ai.exceptions.ModelConnectionError", *PYDANTIC_AI),
+    "pydantic_ai timeout": look(
+        "pydantic_ai.exceptions.ModelTimeoutError",
+        "pydantic_ai.exceptions.ModelConnectionError",
+        *PYDANTIC_AI,
+    ),
+    "pydantic_ai deadline": look("pydantic_ai.exceptions.ModelRequestTimeout", *PYDANTIC_AI),
+    "pydantic_ai rate": look(
+        "pydantic_ai.exceptions._HTTPModelRateLimitError",
+        "pydantic_ai.exceptions.ModelHTTPError",
+        "pydantic_ai.exceptions.ModelRateLimitError",
+        *PYDANTIC_AI,
+        status_code=429,
+    ),
+    "pydantic_ai 503, older": look("pydantic_ai.exceptions.ModelHTTPError", *PYDANTIC_AI, status_code=503),
+    "pydantic_ai connection, older": caused(
+        look(*PYDANTIC_AI), look("openai.APIConnectionError", "openai.APIError")
+    ),
+    "agents timeout": look("agents.exceptions.ModelTimeoutError", "agents.exceptions.AgentsException"),
     "a status of no package": look("shop.Sold", status_code=503),
 }
 
 LASTING = {
+    "mcp refused": look("mcp.shared.exceptions.MCPError", error=mcp(-32602, "Invalid params"), code=-32602),
+    "mcp, an error of the server": look("mcp.shared.exceptions.MCPError", error=mcp(-32000, "No such row")),
+    "anyio busy": look("anyio.BusyResourceError"),
+    "pydantic_ai quota": look(
+        "pydantic_ai.exceptions._HTTPModelQuotaExceededError",
+        "pydantic_ai.exceptions.ModelHTTPError",
+        "pydantic_ai.exceptions.ModelQuotaExceededError",
+        *PYDANTIC_AI,
+        status_code=429,
+    ),
+    "pydantic_ai key": look(
+        "pydantic_ai.exceptions.ModelAuthenticationError",
+        "pydantic_ai.exceptions.ModelRequestRejectedError",
+        *PYDANTIC_AI,
+    ),
+    "pydantic_ai, nothing known": look(*PYDANTIC_AI),
+    "agents turns": look("agents.exceptions.MaxTurnsExceeded", "agents.exceptions.AgentsException"),
     "value": ValueError("no"),
     "no such file": FileNotFoundError(errno.ENOENT, "no such file"),
     "disk full": OSError(errno.ENOSPC, "no space left"),

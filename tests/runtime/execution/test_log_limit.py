@@ -10,14 +10,16 @@ from holdfast import END, START, Graph
 from holdfast.errors import LogLimit
 
 
-def flow_of(size, *, steps=0):
+def flow_of(size, *, steps=0, checkpoints=0):
     graph = Graph("heavy", dict)
 
     @graph.node
     async def heavy(state, ctx):
         for number in range(steps):
             await ctx.step(f"part{number}", lambda: "x" * size)
-        return {} if steps else {"parts": ["x" * (size // 10)] * 10}
+        for _ in range(checkpoints):
+            await ctx.checkpoint("x" * size)
+        return {} if steps or checkpoints else {"parts": ["x" * (size // 10)] * 10}
 
     return graph.edge(START, "heavy").edge("heavy", END).compile()
 
@@ -32,10 +34,23 @@ def ran(flow, **options):
 
 def test_a_heavy_checkpoint_is_warned_about_once_and_names_run_and_node(caplog):
     with caplog.at_level(logging.WARNING, "holdfast"):
-        assert ran(flow_of(200_000, steps=5)).status == "completed"
+        assert ran(flow_of(200_000, checkpoints=5)).status == "completed"
     (told,) = [record.getMessage() for record in caplog.records]
     assert "node 'heavy'" in told
-    assert "bytes of log for one checkpoint" in told
+    assert "bytes of log since the last step or checkpoint" in told
+
+
+def test_a_long_agent_whose_steps_are_small_is_not_warned_about(caplog):
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        assert ran(flow_of(60_000, steps=20)).status == "completed"
+    assert not caplog.records
+
+
+def test_one_heavy_step_of_a_long_agent_is_warned_about(caplog):
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        assert ran(flow_of(700_000, steps=2), blob_over=1_000_000, log_limit=10_000_000).status == "completed"
+    told = [record.getMessage() for record in caplog.records]
+    assert ["wrote 700," in one for one in told] == [True, True]
 
 
 def test_a_light_run_is_not_warned_about(caplog):
