@@ -14,6 +14,7 @@ error here.
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import email.utils
 import errno
@@ -47,6 +48,7 @@ _TRACEBACK_CHARS_MAX = 8_000
 _FRAMES_MAX = 20
 _CHAIN_MAX = 20
 _OURS = os.path.dirname(os.path.dirname(__file__))
+_ASYNCIO = os.path.dirname(asyncio.__file__)
 
 # --- the table ---------------------------------------------------------------------------------------
 
@@ -560,10 +562,31 @@ def _item(holder: object, name: str) -> object:
 
 
 def without_our_frames(error: BaseException) -> BaseException:
-    """Return the exception with a traceback that begins in user code. It then keeps nothing of the engine in memory."""
-    return BaseException.with_traceback(
-        error, _first_of_user(error)
-    )  # its class may have another method of this name
+    """Return the exception with the frames of user code only, and its causes too: no frame of Holdfast, or of asyncio, which
+    called it. It then keeps nothing of the engine in memory.
+    """
+    todo, seen = [error], set[int]()
+    while todo and len(seen) < _CHAIN_MAX:
+        found = todo.pop()
+        if id(found) not in seen:
+            seen.add(id(found))
+            # the class of the exception may have another method of this name
+            BaseException.with_traceback(found, _frames_of_user(found.__traceback__))
+            todo += [inner for inner in (found.__cause__, found.__context__) if inner is not None]
+            todo += found.exceptions if isinstance(found, BaseExceptionGroup) else ()
+    return error
+
+
+def _frames_of_user(trace: TracebackType | None) -> TracebackType | None:
+    theirs = list[TracebackType]()
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith((_OURS, _ASYNCIO)):
+            theirs.append(trace)
+        trace = trace.tb_next
+    kept: TracebackType | None = None
+    for frame in reversed(theirs):
+        kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return kept
 
 
 def _first_of_user(error: BaseException) -> TracebackType | None:

@@ -17,10 +17,14 @@ from msgspec import UNSET
 
 from holdfast.core.requests import AnyRequest, stated_of
 from holdfast.core.verb_options import AS_THE_FIELD, LAST, option_in, options_of, read_options
-from holdfast.errors import SettingError, did_you_mean
+from holdfast.errors import RunCancelled, RunFailed, SettingError, did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R", bound=AnyRequest)
+_OUTCOMES = (RunFailed, RunCancelled)
+"""Exceptions that say how a run has ended. The frames of Holdfast and asyncio in which they were raised say nothing: a traceback
+shows the line of the caller, and the cause.
+"""
 
 
 def asked(record: type[R], options: Mapping[str, Any], **positional: Any) -> tuple[R, str | None, bool]:
@@ -74,12 +78,18 @@ def takes(record: type[msgspec.Struct], options: type, *, others: Collection[str
             async def call(*args: Any, **given: Any) -> Any:
                 called = function(*args, **read(given))
                 del args, given  # very many calls may wait here
-                return await called
+                try:
+                    return await called
+                except _OUTCOMES as ended:
+                    raise ended.with_traceback(None)  # noqa: B904 - see _OUTCOMES
         else:
 
             @functools.wraps(function)
             def call(*args: Any, **given: Any) -> Any:
-                return function(*args, **read(given))
+                try:
+                    return function(*args, **read(given))
+                except _OUTCOMES as ended:
+                    raise ended.with_traceback(None)  # noqa: B904 - see _OUTCOMES
 
         call.__signature__ = shown  # type: ignore[attr-defined]
         call.__doc__ = _help(function.__doc__ or "", record, options, [*(one.name for one in named), *known])

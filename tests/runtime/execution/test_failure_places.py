@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from engines import Work, in_engine, one_node
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
+from holdfast.runtime import verb_signatures
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.clock import ManualClock
 
@@ -101,6 +103,45 @@ def test_the_traceback_of_the_exception_begins_in_user_code() -> None:
     cause = failure_of(lambda engine: engine.run(one_node(boom), run_id="r")).__cause__
     assert cause is not None
     assert [frame.name for frame in traceback.extract_tb(cause.__traceback__)] == ["boom"]
+
+
+def _calls_boom() -> None:
+    try:
+        boom(Work())
+    except ValueError as raised:
+        raise LookupError("no more luck") from raised
+
+
+async def _in_a_step(state: Work, ctx: hf.Context) -> None:
+    async with asyncio.TaskGroup() as group:
+        await group.create_task(ctx.step("look", _calls_boom))
+
+
+def test_a_failed_run_shows_the_line_of_its_caller_and_the_frames_of_user_code() -> None:
+    try:
+        hf.run(one_node(_in_a_step), store="memory://", run_id="r")
+    except hf.RunFailed as raised:
+        failed = raised
+    here, ours = [frame.name for frame in traceback.extract_tb(failed.__traceback__)]
+    assert here == "test_a_failed_run_shows_the_line_of_its_caller_and_the_frames_of_user_code"
+    assert ours == "call"  # the frame that raises it
+    cause: BaseException | None = failed.__cause__
+    while isinstance(cause, BaseExceptionGroup):
+        assert [frame.name for frame in traceback.extract_tb(cause.__traceback__)] == ["_in_a_step"]
+        (cause,) = cause.exceptions
+    assert isinstance(cause, LookupError)
+    frames = traceback.extract_tb(cause.__traceback__)
+    assert [frame.name for frame in frames] == ["_calls_boom"]
+    assert [frame.name for frame in traceback.extract_tb(cause.__cause__.__traceback__)] == [  # type: ignore[union-attr]
+        "_calls_boom",
+        "boom",
+    ]
+
+
+def test_a_run_that_an_engine_has_failed_shows_the_line_of_its_caller_only() -> None:
+    failed = failure_of(lambda engine: engine.run(one_node(boom), run_id="r"))
+    files = [frame.filename for frame in traceback.extract_tb(failed.__traceback__)]
+    assert [file for file in files if "/holdfast/" in file] == [verb_signatures.__file__]
 
 
 def test_an_exception_with_a_method_of_its_own_for_tracebacks_is_chained_all_the_same() -> None:
