@@ -530,7 +530,7 @@ def _leaf_problem(value: Any, *, declared: bool) -> str | None:
             return _scalar_problem(value.value)
         case list():
             return None
-        case _ if declared and _is_declarable(value):
+        case _ if declared and is_declarable(value):
             return None
         case _:
             return _explain_undeclared(value)
@@ -569,7 +569,7 @@ def _key_problem(key: Any, *, declared: bool) -> str | None:
     )
 
 
-def _is_declarable(value: Any) -> bool:
+def is_declarable(value: Any) -> bool:
     """Return whether values of this type can be stored as JSON if their type is declared."""
     if isinstance(value, (str, int, float)):
         return isinstance(value, enum.Enum)
@@ -590,7 +590,7 @@ def _explain_undeclared(value: Any) -> str:
             return f"{what} cannot be kept as JSON here; declare the field as {kind}[…] or use a list"
         case _ if (instead := _plain_form_of(type(value))) is not None:
             return f"{what} cannot be kept as JSON; keep it as {instead}"
-        case _ if not _is_declarable(value):
+        case _ if not is_declarable(value):
             return f"{what} cannot be kept as JSON; keep its data (str, numbers, lists, dicts, a dataclass) instead"
         case _ if _field_names(value) is not None:
             return f"{what} cannot be kept as JSON here; declare the field as {name} or use a dict"

@@ -33,8 +33,10 @@ from holdfast.core.policies import policy_problems, with_policies
 from holdfast.core.rules import Guards, Policy, Verifier, Wiring
 from holdfast.core.signatures import (
     argument_type,
+    element_type,
     is_a,
     is_typed_in,
+    returned_field,
     takes_context,
     takes_one,
     takes_one_or_two,
@@ -613,7 +615,7 @@ class Flow(Generic[S]):
         self.upgrades = upgrades
         self.validate_resume = validate_resume
         self.item_codecs = {
-            name: Codec.of(argument_type(node.fn)) for name, node in nodes.items() if node.each is not None
+            name: Codec.of(item_type(node, state)) for name, node in nodes.items() if node.each is not None
         }
         self.called: tuple[Flow[Any], ...] = tuple(
             {
@@ -735,6 +737,17 @@ def _use_problems(name: str, fn: Any, retry: Any, idempotent: Any, each: Any) ->
         yield f"node {name!r} has retry={retry!r}; give a number of tries or Retry(…)"
     if each is not None and not callable(each):
         yield f"node {name!r} has each={each!r}; give a function of the state that lists the items"
+
+
+def item_type(node: Node, state: StateType[Any]) -> Any:
+    """Return the type of the items of a fan-out: that of the argument of the node's function or, if it has no annotation, that of
+    the field which `each` returns. `Any` if both are unknown.
+    """
+    declared = argument_type(node.fn)
+    if declared is not Any or node.each is None:
+        return declared
+    field = state.fields.get(returned_field(node.each))
+    return element_type(field.codec.type) if field is not None else Any
 
 
 def _flow_call_problems(node: Node, called: str | None, flow: Any, retry: Any) -> Iterator[str]:

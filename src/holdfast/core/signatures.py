@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
+import operator
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 Function: TypeAlias = Callable[..., Any]
@@ -54,6 +56,40 @@ def argument_type(fn: Function) -> Any:
     except (NameError, TypeError, ValueError, StopIteration):
         return Any
     return hints.get(first, Any)
+
+
+def returned_field(fn: Function) -> str:
+    """Return the name of the field if a function only returns one field of its argument, such as `lambda state: state.parts` or
+    `operator.attrgetter("parts")`; otherwise an empty text.
+    """
+    if isinstance(fn, operator.attrgetter):
+        names: Any = fn.__reduce__()[1]
+        return str(names[0]) if len(names) == 1 and "." not in names[0] else ""
+    code = getattr(fn, "__code__", None)
+    if code is None or code.co_argcount != 1:
+        return ""
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("RESUME", "CACHE")]
+    if not steps[0].opname.startswith("LOAD_FAST") or steps[-1].opname != "RETURN_VALUE":
+        return ""
+    match [(step.opname, step.argval, step.argrepr) for step in steps[1:-1]]:
+        case [("LOAD_ATTR", str(name), _)]:
+            return name
+        case [("LOAD_CONST", str(name), _), ("BINARY_SUBSCR", _, _) | ("BINARY_OP", _, "[]")]:
+            return name
+    return ""
+
+
+def element_type(declared: Any) -> Any:
+    """Return the type of the elements of a list, tuple or set type; `Any` if it is none of these, or does not say."""
+    while typing.get_origin(declared) is typing.Annotated:
+        declared = typing.get_args(declared)[0]
+    origin, types = typing.get_origin(declared), typing.get_args(declared)
+    if not isinstance(origin, type) or not issubclass(origin, Iterable) or issubclass(origin, Mapping):
+        return Any
+    if origin is tuple and types[1:] != (...,):
+        return Any
+    element = types[0]
+    return Any if isinstance(element, typing.TypeVar) else element
 
 
 def result_type(fn: Function) -> Any:

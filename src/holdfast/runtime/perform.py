@@ -8,10 +8,12 @@ from typing import Any, TypeAlias, assert_never
 import msgspec
 
 from holdfast.core import commands, events
+from holdfast.core.codec import article, is_declarable, type_name
 from holdfast.core.decide import is_caught
 from holdfast.core.events import Changes, Failure
+from holdfast.core.graph import Flow
 from holdfast.core.run_state import VISIT_STUCK, visit_of
-from holdfast.errors import ResumeRefused, RouterError, StateError, end_sentence
+from holdfast.errors import CodecError, ResumeRefused, RouterError, StateError, end_sentence
 from holdfast.runtime import judging, outcomes, questions
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import AbandonedCall
@@ -179,14 +181,31 @@ def _list_items(journal: Journal, name: str) -> None:
     assert node.each is not None
     try:
         listed = list(node.each(journal.load(visit.input or {})))
-        codec = journal.flow.item_codecs[name]
-        items = [codec.encode(item, path=f"item {number}", node=name) for number, item in enumerate(listed)]
+        items = [_encode_item(journal.flow, name, number, item) for number, item in enumerate(listed)]
     except Exception as raised:  # noqa: BLE001 - user code
         now, luck = journal.at, journal.services.luck
         journal.faults[name] = raised
         journal.record(outcomes.fail_node(node, visit, raised, now=now, luck=luck, timed_out=False))
     else:
         journal.record(events.ItemsListed(**header, items=items))
+
+
+def _encode_item(flow: Flow[Any], name: str, number: int, item: Any) -> Any:
+    """Convert an item of a fan-out to plain data. Raises `CodecError`, which says where the type of the items is missing."""
+    codec, node, path = flow.item_codecs[name], flow.nodes[name], f"item {number}"
+    try:
+        return codec.encode(item, path=path, node=name)
+    except CodecError as fault:
+        if codec.type is not Any or not is_declarable(item):
+            raise
+        kind = type_name(type(item))
+        function = "input" if node.calls is not None else name
+        raise CodecError(
+            f"{article(kind)} cannot be kept, because the type of the items is not known; annotate the argument of the function "
+            f"that gets an item, as in def {function}(item: {kind})",
+            path=path,
+            node=name,
+        ) from fault
 
 
 def _route(journal: Journal, name: str, header: dict[str, Any]) -> None:

@@ -315,3 +315,16 @@ def tries(state: Work, ctx: hf.BlockingContext) -> dict[str, Any]:
 def leaves_in_a_step(state: Work, ctx: hf.BlockingContext) -> None:
     """Die inside a step that must not be called twice."""
     ctx.step(hf.Step("charge", idempotent=False), os._exit, 3)
+
+
+NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
+
+
+@dataclass
+class Parcel:
+    pages: list[Page] = field(default_factory=list)
+    log: Annotated[list[str], append] = field(default_factory=list)
+
+
+def weigh(page):  # type: ignore[no-untyped-def]  # without an annotation
+    return {"log": [f"{type(page).__name__} of {page.at.year}"]}

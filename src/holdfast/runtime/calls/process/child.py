@@ -15,6 +15,7 @@ import fcntl
 import gc
 import importlib
 import importlib.util
+import operator
 import os
 import resource
 import signal
@@ -264,7 +265,8 @@ def _run_loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
 def _build_flow(order: Order) -> Flow[Any]:
     """Build a flow with only this node: of the real flow, the call needs only the types of state and items."""
     graph: Graph[Any] = Graph("process", _find(order.state))
-    each = None if order.item is None else _no_items
+    listed = operator.attrgetter(order.items_of) if order.items_of else _no_items
+    each = None if order.item is None else listed
     graph.node(name=order.node, each=each)(_find(order.function))
     return graph.chain(START, order.node, END).compile()
 

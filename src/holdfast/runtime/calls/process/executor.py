@@ -26,6 +26,7 @@ from typing import Any
 
 from holdfast.core.definition import BUILT_IN_EXECUTORS
 from holdfast.core.events import Changes
+from holdfast.core.signatures import returned_field
 from holdfast.errors import ContextError, ProcessEnded
 from holdfast.runtime import failures
 from holdfast.runtime.calls.body import Parked
@@ -173,6 +174,7 @@ class _Handle:
             state=place_of(call.flow.state.type, call.node.name),
             plain=call.plain,
             item=call.item,
+            items_of="" if call.node.each is None else returned_field(call.node.each),
             is_wired=call.node.wiring is not None,
             told=None if call.work is None else told(call),
             memory_limit=self._limit,

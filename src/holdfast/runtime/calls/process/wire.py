@@ -62,6 +62,8 @@ class Order(msgspec.Struct, frozen=True, tag="order"):
     state: Place
     plain: Any
     item: int | None
+    items_of: str
+    """The field that `each` returns, if it only returns a field: its declared type is that of the items."""
     is_wired: bool
     """True if the node belongs to a plan: its function gets the input that `plain` is, and not the state."""
     told: Told | None
