@@ -561,7 +561,7 @@ store.close()
 
 
 def test_a_database_that_is_locked_for_too_long_is_busy_and_reads_go_on(path, open_store):
-    store = open_store(busy_timeout_s=0.05)
+    store = open_store(busy_timeout_s=0.2)
     log = written(store)
     locking = child(
         """
@@ -578,6 +578,11 @@ other.close()
     assert locking.stdout.readline() == "locked\n"
     with pytest.raises(StoreBusy, match=r"runs\.db was locked by another process.*Try again"):
         store.append([log.next()])
+    again = open_store(busy_timeout_s=0.2)  # another opening of the same store in one command
+    with pytest.raises(StoreBusy) as told:
+        again.append([log.next()])
+    seconds = float(re.search(r"for ([\d.]+) s\.", str(told.value))[1])
+    assert seconds >= 0.4  # in all
     assert len(store.events("r1")) == 1
     locking.communicate("go\n", timeout=60)
     assert store.append([log.next()]) == [None]

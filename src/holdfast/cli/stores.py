@@ -31,13 +31,13 @@ _NEAR_RUNS_MAX = 1000
 
 @contextmanager
 def opened(store: str | None, *, create: bool = False) -> Iterator[Store]:
-    """Open a store for a block. A store that does not exist is created only with `create`. If the block asks for an unknown run,
-    the error suggests the most similar run id.
+    """Open a store for a block. A store that does not exist is created only with `create`, and without it a store that this user
+    may not write is opened all the same, to read it. If the block asks for an unknown run, the error suggests a similar run id.
     """
     if not create:
         require(store)
     chosen = settings.resolve({"store": store})
-    made = urls.open_store(chosen.store, blobs=chosen.blobs)
+    made = urls.open_store(chosen.store, blobs=chosen.blobs, reads=not create)
     try:
         with _guided(lambda: made):
             yield made
@@ -60,15 +60,13 @@ def read(store: str | None, use: Callable[[Reader], T], *, create: bool = False)
 
 def watch(store: str | None, use: Use[T], *, create: bool = False) -> T:
     """Call a function with an engine that follows runs, but never holds one and writes no receipts. Ctrl-C exits at once."""
-    if not create:
-        require(store)
 
-    async def main() -> T:
-        async with Engine(store, run_base="") as engine:
-            with _guided(lambda: engine.store):
-                return await use(engine)
+    async def main(made: Store) -> T:
+        async with Engine(made, run_base="") as engine:
+            return await use(engine)
 
-    return asyncio.run(main())
+    with opened(store, create=create) as made:
+        return asyncio.run(main(made))
 
 
 def flow_of(store: str | None, run_id: str) -> str:
@@ -162,6 +160,15 @@ def require(store: str | None) -> None:
             f"there is no store at {urls.shown(url)}. `holdfast run FILE.py` creates one. If your store is elsewhere, name its "
             "database (and its schema, with ?schema=…) in --store or HOLDFAST_STORE."
         )
+    try:
+        os.stat(path)
+    except PermissionError:
+        raise StoreUnusable(
+            f"this user may not look into {os.path.dirname(os.path.abspath(path))}, where the store is expected. Run the command "
+            "as the user that owns the store, or allow this user to read that folder."
+        ) from None
+    except OSError:
+        pass
     empty = ": the file is empty" if os.path.exists(path) else ""
     raise StoreUnusable(
         f"there is no store at {os.path.abspath(path)}{empty}. `holdfast run FILE.py` creates one. If your store is elsewhere, "

@@ -38,16 +38,18 @@ def open_store(
     *,
     clock: Callable[[], float] | None = None,
     blobs: str | os.PathLike[str] | None = None,
+    reads: bool = False,
 ) -> Store:
     """Open the store at `memory://[name]`, `sqlite:///path` (`sqlite:////path` for an absolute path), a bare path, which means
     SQLite, `postgresql://…`, or that of a server, `https://…`. Its blobs are where this kind of store keeps them, or at the URL
     `blobs`. Without `clock`, a store uses the clock that all its users share: this machine's, or that of the database server.
+    With `reads`, a SQLite file that this process may not write is opened all the same, to read it.
     """
     if blobs and is_server(url):
         raise SettingError(
             "the blobs of a store on a server are read through the server: leave out the option blobs (HOLDFAST_BLOBS)"
         )
-    store = _open(url, clock)
+    store = _open(url, clock, reads=reads)
     try:
         if blobs:
             store.blobs = open_blobs(blobs, spills=store.blobs)
@@ -134,6 +136,8 @@ def _open(
     url: str | os.PathLike[str],
     clock: Callable[[], float] | None,
     machine: Callable[[], float] = time.time,
+    *,
+    reads: bool = False,
 ) -> Store:
     text = os.fspath(url)
     if not text:
@@ -142,12 +146,12 @@ def _open(
         )
     match = _SCHEME.match(text)
     if match is None:
-        return SqliteStore(_bare_path(url), clock=clock)
+        return SqliteStore(_bare_path(url), clock=clock, reads=reads)
     scheme, rest = match[1].lower(), text[match.end() :]
     if scheme == "memory":
         return MemoryStore(_memory_name(rest), clock=clock or machine)
     if scheme == "sqlite":
-        return SqliteStore(_sqlite_path(rest), clock=clock)
+        return SqliteStore(_sqlite_path(rest), clock=clock, reads=reads)
     if scheme in _POSTGRES:
         return _postgres(text, clock)
     if scheme in _SERVERS:

@@ -12,6 +12,10 @@ sync, nor for another reader. The store, its appends, queues and upkeep use it; 
   when it is closed.
 - SQLite restarts its log (WAL) only at a moment at which nothing reads from it. Many readers at once may never leave such a
   moment, so a log that has outgrown its room is folded into the database in a pause of the readers that this module waits for.
+- A file that this process may not write can be read, if its opener wants no more than that (`reads`). Then nothing is created
+  beside it: a log or index of another user would lock its owner out. Without a log (`-wal`), no process writes to it, and it is
+  read as a file that does not change (`immutable`), until a log appears or the file changes: then reading stops. With a log, it
+  is read through the index (`-shm`) that is there.
 - Errors of SQLite are translated here into errors of Holdfast, with the path and the remedy. No other module of the store
   imports apsw.
 """
@@ -22,10 +26,12 @@ import math
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal, TypeVar, cast
+from urllib.parse import quote
 
 import apsw
 
@@ -75,6 +81,11 @@ _READS_END_S = 30.0
 _open: weakref.WeakSet[SqliteDatabase] = weakref.WeakSet()
 _inherited: list[SqliteDatabase] = []
 os.register_at_fork(after_in_child=lambda: _inherited.extend(_open))
+
+
+_locked_since: dict[str, float] = {}
+"""Path -> when this process began to wait for the lock of another one, by a clock that is never set; removed by a commit. A
+command may open a store more than once, and says for how long it has waited in all."""
 
 
 class News:
@@ -153,7 +164,7 @@ class Readers:
 
 class SqliteDatabase:
     """The database in the file at `path`, which must exist. `clock` gives the time of the store, and `own_clock` is true if that
-    is not the clock of this machine: a test controls it.
+    is not the clock of this machine: a test controls it. With `reads`, a file that this process may not write is opened to read.
     """
 
     def __init__(
@@ -164,6 +175,7 @@ class SqliteDatabase:
         own_clock: bool,
         busy_timeout_s: float,
         vfs: str | None,
+        reads: bool = False,
     ) -> None:
         self.path = path
         self.url = f"sqlite:///{path}"
@@ -176,10 +188,20 @@ class SqliteDatabase:
         self._closed = False
         self.poison: str | None = None
         """Why nothing more may be written to the database; None if writing is allowed."""
+        self.unwritable: str | None = None
+        """Why this process can only read the database; None if it can write."""
+        self._unchanging: tuple[int, ...] | None = None
+        """Identity, size and time of the file, if it is read as one that does not change."""
         self.news = News()
         self._writing = threading.RLock()  # reentrant: a failpoint's hook may act as a second writer
         try:
-            self._writer = self.connect(first=True)
+            try:
+                self._writer = self.connect(first=True)
+            except _UNWRITABLE as fault:
+                if not reads:
+                    raise
+                self._only_read(fault)
+                self._writer = self.connect(first=True)
             self._file = _identity(path)
             try:
                 self._readers = Readers(self._connect_reader(), self._connect_reader)
@@ -246,13 +268,15 @@ class SqliteDatabase:
         self.require_usable()
         reader = self._readers.borrow()
         try:
-            return reader.execute(sql, values).fetchall()
+            found = reader.execute(sql, values).fetchall()
         except UnicodeEncodeError:
             return []  # text that cannot be encoded cannot be in the store
         except apsw.Error as fault:
             raise self._fault(fault) from fault
         finally:
             self._readers.give_back(reader)
+        self._require_unchanged()
+        return found
 
     def require_run(self, run_id: str) -> None:
         """Raise `RunNotFound` if the run is not in this store."""
@@ -300,9 +324,7 @@ class SqliteDatabase:
         """Call `write` in one transaction: either everything that it does is committed, or nothing."""
         self.require_own()
         with self._writing:
-            self.require_usable()
-            if self.poison is not None:
-                raise StorePoisoned(self.poison)
+            self._require_writable()
             now = self._clock()
             look = verb in _LOOKING or not self._looked_at <= now < self._looked_at + _LOOK_S
             if look:
@@ -320,6 +342,7 @@ class SqliteDatabase:
                     result = write()
                     committing = True
                     self.cursor.execute(_SQL["commit"])
+                    _locked_since.pop(self.path, None)
                 except BaseException:
                     self._roll_back()
                     raise
@@ -340,9 +363,7 @@ class SqliteDatabase:
         """
         self.require_own()
         with self._writing:
-            self.require_usable()
-            if self.poison is not None:
-                raise StorePoisoned(self.poison)
+            self._require_writable()
             self._require_same_file()
             if failpoints.hook is not None:
                 failpoints.reach(verb + ".before")
@@ -373,6 +394,13 @@ class SqliteDatabase:
                 self._writer.set_busy_timeout(round(self._busy_timeout_s * 1000))
         except (OSError, apsw.Error):
             return
+
+    def _require_writable(self) -> None:
+        self.require_usable()
+        if self.unwritable is not None:
+            raise StoreUnusable(self.unwritable)
+        if self.poison is not None:
+            raise StorePoisoned(self.poison)
 
     def _require_same_file(self) -> None:
         if _identity(self.path) != self._file:
@@ -418,14 +446,23 @@ class SqliteDatabase:
 
     def connect(self, *, first: bool = False) -> apsw.Connection:
         """Open a new connection, which the caller must close. With `first`, this also prepares and migrates the file."""
-        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
-        connection = apsw.Connection(self.path, flags=flags, vfs=self._vfs, statementcachesize=200)
+        may_write, name = self.unwritable is None, self.path
+        flags = apsw.SQLITE_OPEN_READWRITE if may_write else apsw.SQLITE_OPEN_READONLY
+        if self._unchanging is not None:
+            name, flags = f"file:{quote(self.path)}?immutable=1", flags | apsw.SQLITE_OPEN_URI
+        flags |= apsw.SQLITE_OPEN_NOFOLLOW
+        connection = apsw.Connection(name, flags=flags, vfs=self._vfs, statementcachesize=200)
         try:
+            if may_write and connection.readonly(
+                "main"
+            ):  # nothing was read yet, and no file was created beside it
+                raise apsw.ReadOnlyError("attempt to write a readonly database")
             connection.set_busy_timeout(round(self._busy_timeout_s * 1000))
             connection.create_scalar_function("lease_end", self._lease_end, 5)
             if first:
                 self._refuse_foreign(connection)
-                self._use_wal(connection)
+                if may_write:
+                    self._use_wal(connection)
             connection.pragma("synchronous", "full")
             connection.pragma("trusted_schema", False)
             # Otherwise SQLite compiles a statement that might use a partial index again for every value bound to it.
@@ -449,6 +486,33 @@ class SqliteDatabase:
         connection = self.guard(self.connect)
         connection.pragma("query_only", True)
         return connection
+
+    def _only_read(self, fault: apsw.Error) -> None:
+        """Open only connections that read from now on. Raises `StoreUnusable` if that is not possible safely."""
+        log, index, folder = f"{self.path}-wal", f"{self.path}-shm", os.path.dirname(self.path)
+        files = [self.path, *(file for file in (log, index) if os.path.exists(file))]
+        locked = next((one for one in (*files, folder) if not _may(one, os.W_OK)), self.path)
+        self.unwritable = (
+            f"the store {self.path} can only be read here, because {locked} cannot be written ({fault}). Nothing was written. "
+            "Run the command as a user who may write to it."
+        )
+        if log not in files:
+            self._unchanging = _signature(self.path)
+        elif index not in files or not all(_may(file, os.R_OK) for file in files):
+            needed = index if index in files else folder
+            raise StoreUnusable(
+                f"{self.path} cannot be read: its latest changes are in {log}, and to read them this user must be able to write "
+                f"to {needed}. Run the command as the user that owns the store, or allow this user to write to {needed}."
+            )
+
+    def _require_unchanged(self) -> None:
+        """Raise `StoreBusy` if a process has begun to write to a file that is read as one that does not change."""
+        if self._unchanging is None:
+            return
+        if os.path.exists(f"{self.path}-wal") or _signature(self.path) != self._unchanging:
+            raise StoreBusy(
+                f"{self.path} was changed by another process while it was read. Try again: its log is then read, too."
+            )
 
     def _use_wal(self, connection: apsw.Connection) -> None:
         """Switch the file to WAL mode. If several processes do this at once, SQLite may report "busy" without waiting for the
@@ -494,8 +558,14 @@ class SqliteDatabase:
         """Migrate the store to the schema version of this code. Refuses a store with a newer version."""
         known = schema.migrations("sqlite")
         self.known_version = len(known)
-        if self._version(connection, len(known)) == len(known):
+        version = self._version(connection, len(known))
+        if version == len(known):
             return
+        if self.unwritable is not None:
+            raise StoreUnusable(
+                f"{self.path} has schema version {version}, and this Holdfast reads version {len(known)}. It is migrated when a "
+                "user who may write to it opens it with this Holdfast, for example with `holdfast runs`."
+            )
         connection.execute(_SQL["begin"])
         try:
             # Another process may have migrated it while this one waited for the lock.
@@ -522,6 +592,7 @@ class SqliteDatabase:
         self.require_own()
         if self._closed:
             raise StoreUnusable(f"the store {self.path} was closed. Open it again.")
+        self._require_unchanged()
 
     def require_own(self) -> None:
         """Refuse to work in a forked child. Call this before taking a lock: a lock that was held at the moment of the fork is
@@ -550,10 +621,15 @@ class SqliteDatabase:
             )
         for kinds, error, message in _FAULTS:
             if isinstance(fault, kinds):
-                return error(message.format(path=self.path, fault=fault, wait=self._busy_timeout_s))
+                return error(message.format(path=self.path, fault=fault, wait=self._waited_s()))
         return StoreError(
             f"{self.path}: {type(fault).__name__}: {fault}. This is a defect in Holdfast; please report it."
         )
+
+    def _waited_s(self) -> float:
+        """Return for how long this process has waited for the lock, with the tries before this one."""
+        now = time.monotonic()
+        return now - _locked_since.setdefault(self.path, now - self._busy_timeout_s)
 
 
 def _identity(path: str) -> tuple[int, int] | None:
@@ -565,15 +641,26 @@ def _identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
+def _signature(path: str) -> tuple[int, ...]:
+    """Return what changes if a file is written or replaced."""
+    found = os.stat(path)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _may(path: str, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
+
+
+_UNWRITABLE = (apsw.ReadOnlyError, apsw.PermissionsError, apsw.AuthError, apsw.CantOpenError)
 _FAULTS: tuple[tuple[tuple[type[apsw.Error], ...], type[StoreError], str], ...] = (
     ((apsw.BusyError, apsw.LockedError, apsw.ProtocolError), StoreBusy,
-     "{path} was locked by another process for over {wait:g} s. Try again, or find the process that uses it."),
+     "{path} was locked by another process for {wait:.1f} s. Try again, or find the process that uses it."),
     ((apsw.NotADBError,), StoreCorrupt,
      "{path} is not a SQLite database. Choose another path for the store, or move that file away."),
     ((apsw.CorruptError, apsw.FormatError), StoreCorrupt,
      ("{path} is damaged ({fault}). Restore it from a backup, or recover what is readable into a new file with "
      "SQLite's `.recover`.")),
-    ((apsw.ReadOnlyError, apsw.PermissionsError, apsw.AuthError, apsw.CantOpenError), StoreUnusable,
+    (_UNWRITABLE, StoreUnusable,
      "{path} cannot be opened for writing ({fault}). Check the permissions of the file and its folder, or choose another path."),
     ((apsw.IOError,), StoreUnusable,
      "{path} cannot be read or written ({fault}). Nothing was written; check the disk and try again."),

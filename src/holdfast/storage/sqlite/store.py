@@ -62,7 +62,8 @@ _encode = msgspec.json.Encoder().encode
 class SqliteStore:
     """A store in the SQLite file at `path`, which is created if it is missing. Its blobs are in the folder `<path>.blobs` unless
     `blobs` is given. With `clock`, `alive` and `vfs` (a registered apsw VFS) tests control the time, which other processes
-    count as alive, and the disk.
+    count as alive, and the disk. With `reads`, a store that this process may not write is opened all the same: then every
+    verb that writes raises `StoreUnusable`.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class SqliteStore:
         vfs: str | None = None,
         blobs: Blobs | None = None,
         machine: Callable[[], float] = time.time,
+        reads: bool = False,
     ) -> None:
         self.path = disk.prepare(path)
         self._database = SqliteDatabase(
@@ -83,6 +85,7 @@ class SqliteStore:
             own_clock=clock is not None,
             busy_timeout_s=busy_timeout_s,
             vfs=vfs,
+            reads=reads,
         )
         self.url = self._database.url
         self.now = self._database.now
