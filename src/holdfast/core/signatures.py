@@ -71,12 +71,9 @@ def returned_field(fn: Function) -> str:
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("RESUME", "CACHE")]
     if not steps[0].opname.startswith("LOAD_FAST") or steps[-1].opname != "RETURN_VALUE":
         return ""
-    match [(step.opname, step.argval, step.argrepr) for step in steps[1:-1]]:
-        case [("LOAD_ATTR", str(name), _)]:
-            return name
-        case [("LOAD_CONST", str(name), _), ("BINARY_SUBSCR", _, _) | ("BINARY_OP", _, "[]")]:
-            return name
-    return ""
+    between = [step.opname + ("[]" if step.argrepr == "[]" else "") for step in steps[1:-1]]
+    reads_field = between in (["LOAD_ATTR"], ["LOAD_CONST", "BINARY_SUBSCR"], ["LOAD_CONST", "BINARY_OP[]"])
+    return steps[1].argval if reads_field and isinstance(steps[1].argval, str) else ""
 
 
 def element_type(declared: Any) -> Any:

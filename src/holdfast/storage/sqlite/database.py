@@ -26,7 +26,6 @@ import math
 import os
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -84,7 +83,7 @@ os.register_at_fork(after_in_child=lambda: _inherited.extend(_open))
 
 
 _locked_since: dict[str, float] = {}
-"""Path -> when this process began to wait for the lock of another one, by a clock that is never set; removed by a commit. A
+"""Path -> when this process began to wait for the lock of another one, by the store's clock; removed by a commit. A
 command may open a store more than once, and says for how long it has waited in all."""
 
 
@@ -628,8 +627,10 @@ class SqliteDatabase:
 
     def _waited_s(self) -> float:
         """Return for how long this process has waited for the lock, with the tries before this one."""
-        now = time.monotonic()
-        return now - _locked_since.setdefault(self.path, now - self._busy_timeout_s)
+        now = float(self._clock())
+        return max(
+            self._busy_timeout_s, now - _locked_since.setdefault(self.path, now - self._busy_timeout_s)
+        )
 
 
 def _identity(path: str) -> tuple[int, int] | None:
