@@ -451,7 +451,7 @@ class SchemaTooNew(StoreError):
 
 
 class FenceLost(StoreError):
-    """Another process took over the run, so a write of this process was refused."""
+    """Another engine has claimed the run, so this engine may neither write nor start anything in it."""
 
 
 class SeqConflict(StoreError):

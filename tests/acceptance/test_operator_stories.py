@@ -130,9 +130,11 @@ def test_a_run_that_others_did_meanwhile_is_not_told_as_one_that_cannot_go_on(tm
         await engine.work(until="idle", on_report=told.append)
 
     use(tmp_path / "runs.db", works, flows=[flow], clock=clock, inline=True)
-    assert [trouble.message for trouble in told] == [
-        "run 'r' was taken over by another process while this one was suspended"
-    ]
+    (trouble,) = told
+    assert trouble.message == (
+        "run 'r' was claimed by another engine, because the lease of this engine had ended: it was not renewed for more than "
+        "30 s, as in a process that is suspended or whose event loop is blocked. This engine starts no more of its nodes"
+    )
 
 
 # --- damage --------------------------------------------------------------------------------------------

@@ -60,6 +60,28 @@ elapsed: Callable[[], float] = (
 """Seconds that have passed on this machine, including while it slept. Unlike the wall clock, it is never set."""
 
 
+def lease_lost(store: Store, run_id: str, ours: Holder) -> FenceLost:
+    """Return the error for a run whose lease this engine has lost: it says which engine has claimed the run, as far as that is
+    known.
+    """
+    holder: Holder | None = None
+    with suppress(StoreError):
+        holder = store.run(run_id).holder
+    if holder is None or holder.id == ours.id:
+        by = "another engine"
+    elif (holder.host, holder.boot, holder.pid_namespace, holder.pid) == (
+        ours.host, ours.boot, ours.pid_namespace, ours.pid
+    ):  # fmt: skip
+        by = "another engine of this process"
+    else:
+        by = holder.describe()
+    return FenceLost(
+        f"run {run_id!r} was claimed by {by}, because the lease of this engine had ended: it was not renewed for more than "
+        f"{ours.ttl_s:g} s, as in a process that is suspended or whose event loop is blocked. This engine starts no more of its "
+        "nodes"
+    )
+
+
 class Halt(msgspec.Struct, frozen=True):
     """Why the nodes of a run are being stopped, and what is recorded when they have ended."""
 
@@ -564,22 +586,21 @@ class Holdings:
             self._lose_all()
             return
         ours: set[tuple[str, int]] = set()
+        faults: dict[str, FenceLost] = {}
 
         def ask() -> None:
             renewal.renew()
             ours.update((lease.run_id, lease.fence) for lease in store.queues.held_by(self.holder.id))
+            lost = [run_id for run_id, held in list(self._held.items()) if (run_id, held.fence) not in ours]
+            faults.update((run_id, lease_lost(store, run_id, self.holder)) for run_id in lost)
 
         def on_reply(error: BaseException | None) -> None:
             if error is not None:
                 self._lose_all()
                 return
             for run_id, held in list(self._held.items()):
-                if (run_id, held.fence) not in ours and not held.done.done():
-                    held.lose(
-                        FenceLost(
-                            f"run {run_id!r} was taken over by another process while this one was suspended"
-                        )
-                    )
+                if run_id in faults and (run_id, held.fence) not in ours and not held.done.done():
+                    held.lose(faults[run_id])
 
         self._aside(ask, on_reply)
 

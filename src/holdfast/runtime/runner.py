@@ -34,7 +34,7 @@ from holdfast.core.cleanup import Unfinished
 from holdfast.core.decide import decide
 from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import FINAL, HALTED, STOPPED, visit_of
-from holdfast.errors import FenceLost, LogLimit, RunHeld
+from holdfast.errors import LogLimit, RunHeld
 from holdfast.reading import inbox
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.inbox import AnyRequest
@@ -47,7 +47,7 @@ from holdfast.runtime.calls.context import BlockingContext, Context, function_of
 from holdfast.runtime.calls.executors import Call
 from holdfast.runtime.calls.streams import Segment, drop_saved
 from holdfast.runtime.clock import Timer
-from holdfast.runtime.holdings import Halt, HeldRun
+from holdfast.runtime.holdings import Halt, HeldRun, lease_lost
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import NodeCall
 from holdfast.runtime.perform import give_up, perform
@@ -433,12 +433,9 @@ class Runner:
             self._advance()
 
     def _call_all(self, calls: list[Body]) -> None:
-        """Call nodes. Raises `FenceLost` if another engine has claimed the run while this process was suspended."""
+        """Call nodes. Raises `FenceLost` if another engine has claimed the run, because the lease of this one had ended."""
         if calls and not self.services.holdings.stands(self.state.run_id, self.journal.fence):
-            raise FenceLost(
-                f"run {self.state.run_id!r} was taken over by another process while this one was suspended; this one starts no "
-                "more of its nodes"
-            )
+            raise lease_lost(self.services.store, self.state.run_id, self.services.holder)
         for body in calls:
             self._call(body)
 

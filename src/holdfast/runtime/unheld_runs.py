@@ -20,7 +20,7 @@ from typing import Any
 
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL, TAKEABLE
-from holdfast.errors import FenceLost, HoldfastError, ResumeRefused, RunHeld
+from holdfast.errors import HoldfastError, ResumeRefused, RunHeld
 from holdfast.reading import history, inbox
 from holdfast.reading.cases import list_takers
 from holdfast.reading.inbox import AnyRequest
@@ -30,6 +30,7 @@ from holdfast.reading.views import Run, run_view
 from holdfast.runtime import recorders
 from holdfast.runtime.creation import UNKNOWN
 from holdfast.runtime.driver import Driver
+from holdfast.runtime.holdings import lease_lost
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.preparation import (
     NO_FUNCTIONS,
@@ -224,9 +225,7 @@ class UnheldRuns:
             row, flow = self._may_execute(run_id)
             holdings.hold()
             if row.fence != lease.fence:
-                raise FenceLost(
-                    f"run {run_id!r} was taken over by another process while this one was suspended"
-                )
+                raise lease_lost(services.store, run_id, services.holder)
             if asked is not None and inbox.expects_of(asked) is not None:
                 head = history.load(services.store, run_id, row=row)
                 refuse_stale(services, flow, row, head, asked, functions, executed=False)

@@ -17,10 +17,11 @@ from holdfast.core.definition import Definition
 from holdfast.reading import history
 from holdfast.reading.remedies import CommandLine
 from holdfast.runtime import worker
-from holdfast.runtime.holdings import Renewal
+from holdfast.runtime.holdings import Renewal, lease_lost
 from holdfast.runtime.news import Ear
 from holdfast.storage.contract import Holder
 from holdfast.storage.leases import this_process
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.queues import Wanted
 from holdfast.upkeep import doctor, recovery
 from holdfast.upkeep.recovery import Recovery
@@ -337,3 +338,22 @@ def test_a_listener_that_comes_as_the_thread_leaves_is_heard_for() -> None:
         ear.close()
 
     asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+
+
+@pytest.mark.parametrize(
+    ("other", "by"),
+    [
+        ({"engine_id": "other"}, "another engine of this process"),
+        ({"engine_id": "other", "pid": 4711, "host": "mill"}, "process 4711 on mill"),
+    ],
+)
+def test_a_lost_lease_says_which_engine_has_claimed_the_run(other: dict[str, Any], by: str) -> None:
+    store, ours = MemoryStore(), this_process()
+    graph: Graph[dict[str, Any]] = Graph("asking", dict)
+    hf.run(graph.ask("may", "Go on?").chain(START, "may", END).compile(), {}, run_id="r", store=store)
+    claimed_by = this_process(engine_id=other["engine_id"])
+    fields = {name: value for name, value in other.items() if name != "engine_id"}
+    store.claim("r", msgspec.structs.replace(claimed_by, **fields))
+    told = str(lease_lost(store, "r", ours))
+    assert told.startswith(f"run 'r' was claimed by {by}, because the lease of this engine had ended")
+    assert "was not renewed for more than 30 s" in told
