@@ -63,7 +63,25 @@ def test_storing_and_reading_a_document_changes_nothing() -> None:
         (b"context: &x {secret: 1}\npolicy: *x\n", "policy: it is a YAML alias"),
         (b"a: &a [1,1]\nb: &b [*a,*a]\nc: &c [*b,*b]\n", "it is a YAML alias"),
         ('{"secret": 12,,}', "it is not valid JSON at byte 14"),
-        ("a: b: secret\nc: [", "it is not valid JSON or YAML at line 1"),
+        ("a: b: secret\nc: [", "at line 1, column 5: mapping values are not allowed in this context"),
+        (
+            "a:\n  b: 1\n  c: 2\n d: secret\n",
+            "at line 4, column 2: did not find expected key, while parsing a block mapping that begins on line 1",
+        ),
+        (
+            "a: [1, 2\nb: 3\n",
+            "at line 2, column 2: did not find expected ',' or ']', while parsing a flow sequence that begins on",
+        ),
+        (
+            "a:\n  - 'secret\n",
+            "found unexpected end of stream, while scanning a quoted scalar that begins on line 2",
+        ),
+        ("a: @b\n", "at line 1, column 4: found character that cannot start any token"),
+        ("a: *secret\n", "a: the YAML alias on line 1 repeats a value that is not above it; write the value"),
+        (
+            "a: 2020-13-45\n",
+            "a: the value on line 1 has the form of a number or date and is none; write it as a text",
+        ),
         (b"[1]", "it is not an object"),
         (b"", "it is not an object"),
         ("nowhere/plan.json", "the file nowhere/plan.json cannot be read"),

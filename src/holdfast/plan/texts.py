@@ -249,6 +249,8 @@ def _read_yaml(data: bytes) -> Any:
         raise _Unreadable(_DIRECTIVES)
     try:
         return _YamlText(yaml, len(data)).read(data)
+    except yaml.MarkedYAMLError as fault:
+        raise _Unreadable(f"it is not valid JSON or YAML{_parsed(fault)}; {_BEGINS}") from fault
     except (yaml.YAMLError, ValueError, OverflowError) as fault:
         raise _Unreadable(f"it is not valid JSON or YAML{_position(str(fault))}; {_BEGINS}") from fault
 
@@ -315,7 +317,10 @@ class _YamlText:
         if event.anchor in self._containers:
             raise _Unreadable(_ALIAS, self._tree.path)
         if event.anchor not in self._scalars:
-            raise _Unreadable(f"it is not valid JSON or YAML at line {_line(event)}; {_BEGINS}")
+            told = (
+                f"the YAML alias on line {_line(event)} repeats a value that is not above it; write the value"
+            )
+            raise _Unreadable(told, self._tree.path)
         value = self._scalars[event.anchor]
         self._size += len(str(value))
         if self._size > BYTES_MAX:
@@ -339,7 +344,8 @@ class _YamlText:
             node = self._yaml.ScalarNode(tag, text)
             return self._constructor.yaml_constructors[tag](self._constructor, node)
         except (ValueError, KeyError, IndexError, OverflowError, AttributeError, TypeError) as fault:
-            raise _Unreadable(f"it is not valid JSON or YAML at line {_line(event)}; {_BEGINS}") from fault
+            told = f"the value on line {_line(event)} has the form of a number or date and is none; write it as a text, in quotes"
+            raise _Unreadable(told, self._tree.path) from fault
 
     def _implied(self, text: str) -> str:
         """Return the tag of a text without quotes, by its form. The forms are not matched with a long text, because a form with
@@ -373,6 +379,24 @@ def _tag(event: Any) -> str:
 def _equal_keys(first: int, second: int) -> str:
     lines = f"on line {first}" if first == second else f"on lines {first} and {second}"
     return f"the object has this key twice, {lines}; remove one of the two"
+
+
+def _parsed(fault: Any) -> str:
+    """Return where the YAML parser stopped and why, in its words, without data of the text. What it was parsing may have begun
+    many lines before.
+    """
+    mark, context = fault.problem_mark, fault.context_mark
+    place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+    words = [fault.problem or ""]
+    if fault.context and context is not None and mark is not None:
+        begins = f" that begins on line {context.line + 1}" if context.line != mark.line else ""
+        words.append(f"{fault.context}{begins}")
+    said = ", ".join(word for word in words if word)
+    return f"{place}: {_DATA.sub('…', said)}" if said else place
+
+
+_DATA = re.compile(r"'[^'\s]{2,}'|\"[^\"\s]{2,}\"|<[^>]+>")
+"""What the YAML parser quotes from the text. A single character says what is wrong, and is kept."""
 
 
 def _position(told: str) -> str:
