@@ -268,7 +268,11 @@ def test_a_pydantic_model_is_answered_as_json() -> None:
     ("value", "declared", "sentence"),
     [
         ({"approved": "yes"}, Verdict, "answer.approved: 'yes' is not true or false"),
-        ({"aproved": True}, Verdict, "answer: 'approved' is missing; did you mean 'approved'?"),
+        (
+            {"aproved": True},
+            Verdict,
+            "answer: 'approved' is missing, and the object has 'aproved'; did you mean 'approved'?",
+        ),
         ({"approved": True, "notes": ["a", 1]}, Verdict, "answer.notes[1]: 1 is not a text"),
         ({"approved": True, "score": 9}, Verdict, "answer.score: 9 is not at most 5"),
         (

@@ -313,7 +313,8 @@ def _check_required(value: Any, schema: Schema, path: str, defs: Schema) -> Prob
     if not missing:
         return None
     known = schema.get("properties", {})
-    near = next((found for name in value if name not in known if (found := did_you_mean(name, missing))), "")
+    others = ((name, did_you_mean(name, missing)) for name in value if name not in known)
+    near = next((f", and the object has {_show(name)}{meant}" for name, meant in others if meant), "")
     return path, f"{', '.join(map(repr, missing))} {'is' if len(missing) == 1 else 'are'} missing{near}"
 
 

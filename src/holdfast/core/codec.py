@@ -104,13 +104,12 @@ class Codec(Generic[T]):
         """Like `encode`, but also accepts a value that is already plain data, as input from a command line is."""
         try:
             return self.encode(value, path=path, node=node)
-        except CodecError as refused:
+        except CodecError:
             if plain_problem(value, path):
                 raise
-            try:
-                typed = self.decode(value, path=path)
-            except CodecError:
-                raise refused from None
+            typed = self.decode(
+                value, path=path, node=node
+            )  # its error says which part of the plain data does not fit, and why
             return self.encode(typed, path=path, node=node)
 
     def decode(self, plain: Any, *, path: str = "value", node: str | None = None) -> T:

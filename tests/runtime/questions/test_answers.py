@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import pydantic
 import pytest
 from gates import Gate, Plan, answer, refused
 from harness import Stage, Work, turns, until
@@ -500,3 +501,42 @@ def test_an_answer_to_an_interrupted_run_waits_for_its_resume(quick: Stage) -> N
         return await engine.resume("r")
 
     assert quick.do(again, flow).status == "completed"
+
+
+# --- why an answer does not fit -------------------------------------------------------------------------
+
+
+class Refund(pydantic.BaseModel):
+    cents: int = pydantic.Field(gt=0)
+    why: str
+
+    @pydantic.field_validator("why")
+    @classmethod
+    def _is_a_reason(cls, why: str) -> str:
+        if len(why) < 3:
+            raise ValueError("give a reason")
+        return why
+
+
+class Claim(pydantic.BaseModel):
+    refund: Refund | None = None
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"cents": -1, "why": "broken"}, "state.refund.cents: Input should be greater than 0"),
+        ({"cents": 1, "why": "x"}, "state.refund.why: Value error, give a reason"),
+        ({"cent": 1, "why": "broken"}, "state.refund.cents: Field required"),
+        ({"cents": "many", "why": "broken"}, "state.refund.cents: Input should be a valid integer"),
+    ],
+)
+def test_an_answer_that_a_pydantic_model_refuses_says_which_part_and_why(
+    quick: Stage, given: Any, why: str
+) -> None:
+    graph: Graph[Claim] = Graph("claim", Claim)
+    flow = graph.ask("what", "How much?", into="refund").chain(START, "what", END).compile()
+    quick.run(flow, Claim())
+    assert why in refused(quick, "what", given, flow)
+    answer(quick, "what", {"cents": 5, "why": "broken"}, flow)
+    assert quick.resume(flow).state.refund == Refund(cents=5, why="broken")
