@@ -317,7 +317,7 @@ def refusal(new, completed="", pending="", **rename):
 def test_a_completed_node_that_is_gone_is_refused_with_the_likely_new_name():
     reason = refusal(renamed("write", "rewrite"), completed="write", pending="check")
     assert reason.startswith("node 'write', which the run completed, is no longer in the flow")
-    assert "rename={'write': 'rewrite'}" in reason
+    assert "rename={'write': 'rewrite'} (--rename write=rewrite)" in reason
     assert "fork" in reason
     assert "the old code" in reason
 

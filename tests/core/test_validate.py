@@ -305,11 +305,17 @@ def test_nodes_that_cannot_be_reached_are_told_together_and_shortly(lost, who, t
     ]
 
 
+def test_a_loop_ends_with_the_suggested_branch_and_not_with_an_edge_to_end_beside_it():
+    loop = flow("a b c", "START a", "b c", branches={"a": ["b", END], "c": ["b"]})
+    assert "to=['c', END]" in the_problem(loop)
+    assert problems(flow("a b c", "START a", branches={"a": ["b", END], "b": ["c", END], "c": ["b"]})) == []
+
+
 def test_nodes_that_lead_nowhere_are_told_together_with_the_first_to_be_mended():
     problem = the_problem(flow("a b c", "START a", "b c", branches={"a": ["b", END], "c": ["b"]}))
     assert problem == (
-        "no path from node 'b' (and with it 'c') leads to END; add .edge('b', END), or a branch with END among its targets. "
-        "If its runs live for ever and wait in a loop, use compile(max_iterations=None)"
+        "no path from node 'b' (and with it 'c') leads to END; in place of what leaves 'b' now, add a branch that may end it: "
+        ".branch('b', router, to=['c', END]). If its runs live for ever and wait in a loop, use compile(max_iterations=None)"
     )
 
 

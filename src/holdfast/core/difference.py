@@ -218,7 +218,7 @@ def compatible(
 def _rename_refusals(old: Definition, new: Definition, rename: Mapping[str, str]) -> Iterator[str]:
     taken: dict[str, str] = {name: name for name in old.nodes if name not in rename}
     for before, after in rename.items():
-        pair = f"rename={{{before!r}: {after!r}}}"
+        pair = f"rename={{{before!r}: {after!r}}} (--rename {before}={after})"
         if before not in old.nodes:
             yield f"{pair}: the run's flow has no node {before!r}{did_you_mean(before, old.nodes) or '; remove it'}"
         elif after not in new.nodes:
@@ -244,7 +244,8 @@ def _gone_refusals(
         done = "completed" if name in completed and name not in pending else "has yet to finish"
         yield (
             f"node {name!r}, which the run {done}, is no longer in the flow; if it was renamed, "
-            f"pass rename={{{name!r}: {near[0]!r}}}, otherwise fork the run from before it, or resume with the old code"
+            f"pass rename={{{name!r}: {near[0]!r}}} (--rename {name}={near[0]}), otherwise fork the run from before it, or "
+            "resume with the old code"
         )
 
 

@@ -411,9 +411,15 @@ def _reach_problems(
             yield f"no edge or branch leaves {_group(group)}; add .edge({group[0]!r}, END)"
         else:
             yield (
-                f"no path from {_group(group)} leads to END; add .edge({group[0]!r}, END), or a branch with END among its targets"
+                f"no path from {_group(group)} leads to END; {_way_out(group[0], onward)}"
                 f"{_ENDLESS if iterations is None else _LASTING}"
             )
+
+
+def _way_out(name: str, onward: Mapping[str, list[str]]) -> str:
+    """Say how a loop ends: by a branch. An edge to END beside the edge that continues the loop would end nothing."""
+    targets = ", ".join([*map(repr, dict.fromkeys(onward[name])), "END"])
+    return f"in place of what leaves {name!r} now, add a branch that may end it: .branch({name!r}, router, to=[{targets}])"
 
 
 def _cut_off(

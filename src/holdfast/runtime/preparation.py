@@ -626,7 +626,7 @@ def flow_events(
                 state.run_id,
                 f"the flow has changed in shape: {'; '.join(found.words())}. "
                 'Use on_change="compatible" (--on-change compatible) if the run may continue with the new flow, '
-                'rename={"old": "new"} if a node has a new name, a fork, or the old code.',
+                'rename={"old": "new"} (--rename old=new) if a node has a new name, a fork, or the old code.',
             )
         completed = {name for name, node in state.nodes.items() if node.completed_seq}
         reasons = compatible(
