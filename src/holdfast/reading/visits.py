@@ -23,7 +23,7 @@ import msgspec
 from holdfast.core import events
 from holdfast.core.events import KINDS, Failure, NodeEvent, Stored
 from holdfast.core.kinds import FROM_OUTSIDE
-from holdfast.core.run_state import RunState
+from holdfast.core.run_state import VISIT_DONE, RunState
 from holdfast.errors import describe_failure
 from holdfast.reading import text
 from holdfast.reading.spans import AttemptSpan, AttemptStatus
@@ -343,7 +343,7 @@ class Visits:
             self._cut(visit, attempt, stored, None, "crashed" if lost else "interrupted", lost=lost)
             attempt.ended_at = stored.at
             return
-        attempt.is_done = status in ("completed", "skipped")
+        attempt.is_done = status in VISIT_DONE
         _end_span(attempt, status, stored.at)
         _end_items(visit, "interrupted", stored.at)
         attempt.status, attempt.lost, attempt.ended_at = status, False, stored.at
