@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.core import VERSION
 from holdfast.core.definition import NodeOptions
-from holdfast.core.run_state import ENDED, FEW, FINAL, Question, Wait
+from holdfast.core.run_state import ENDED, FEW, FINAL, TAKEABLE, Question, Wait
 from holdfast.core.situation import QUESTIONS_FEW, Situation, is_pausing, situate
 from holdfast.core.slots import parse
 from holdfast.errors import describe_failure, end_sentence
@@ -681,6 +681,8 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
         return [resume(_resume_words(seen)), *speak]
     if kind == "flow changed" and case.is_left_to_change and case.takes and not seen.known.questions:
         return in_turn([resume("resume it; it continues to wait")], speak)
+    if status in TAKEABLE and case.takers:
+        return speak  # a live worker continues the run then
     return in_turn(speak, [resume(_resume_words(seen))])
 
 

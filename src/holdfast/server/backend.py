@@ -88,6 +88,8 @@ class Examined(NamedTuple):
     at: float
     problems: list[Diagnosis]
     checks: list[Check]
+    store_at: float
+    """The store's time at which it began."""
 
 
 class Backend:
@@ -153,7 +155,9 @@ class Backend:
             raise refuse("unauthorized", "The token has expired, or was revoked, while the request waited.")
 
     async def examine(self, *, again: bool) -> Examined:
-        """Return when the store was examined, and what was found. It is examined if that was long ago, or with `again`."""
+        """Return when the store was examined, and what was found. It is examined if that was long ago, or with `again`; otherwise
+        the problems of runs that have moved since are judged again.
+        """
         if self._examining is None:
             self._examining = asyncio.Lock()
         asked_at = self.clock.now()
@@ -161,6 +165,8 @@ class Backend:
             known = self._examined
             if known is None or (known.at < asked_at if again else asked_at - known.at > EXAMINED_S):
                 self._examined = known = await self.read(self._examine)
+            else:
+                self._examined = known = await self.read(self._look_again, known)
         return known
 
     @property
@@ -176,11 +182,16 @@ class Backend:
             self._soon.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _examine(self) -> Examined:
-        now, flows = self.clock.now(), self.engine.flows or None
+        now, store_at, flows = self.clock.now(), self.store.now(), self.engine.flows or None
         checks = list(doctor.checks(self.store.upkeep.facts(), now))
         problems = doctor.examine(self.store, flows, now, self.commands, check=False)
         sample = doctor.verify_sample(self.store, self.clock.now, self.commands, known=problems)
-        return Examined(now, [*problems, *sample.damaged], [*checks, sample.check()])
+        return Examined(now, [*problems, *sample.damaged], [*checks, sample.check()], store_at)
+
+    def _look_again(self, known: Examined) -> Examined:
+        flows = self.engine.flows or None
+        problems = doctor.look_again(self.store, flows, known.problems, known.store_at, self.commands)
+        return known._replace(problems=problems)
 
     def close(self) -> None:
         """Let the threads end, and the handlers that wait."""

@@ -170,7 +170,8 @@ def list_queues(call: HttpCall[NoQuery, None]) -> QueueList:
 
 async def get_doctor(call: HttpCall[DoctorQuery, None]) -> Examination:
     """Say which runs cannot continue by themselves and what is wrong with the store."""
-    return Examination(*await call.backend.examine(again=call.query.again))
+    found = await call.backend.examine(again=call.query.again)
+    return Examination(found.at, found.problems, found.checks)
 
 
 async def get_document(call: HttpCall[NoQuery, None]) -> Answer:

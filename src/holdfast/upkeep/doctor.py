@@ -208,6 +208,41 @@ def examine(
     return found + sorted(shown, key=lambda one: (one.waits, one.since or 0.0))
 
 
+def look_again(
+    store: Store,
+    flows: Flows | None,
+    found: Sequence[Diagnosis],
+    since: float,
+    commands: CommandLine | None = None,
+) -> list[Diagnosis]:
+    """Return what an examination found as it is now, without examining the store again: the problems of runs that have moved
+    since that time of the store, or that have a request, are judged again, and left out if they are gone.
+    """
+    ids = list(dict.fromkeys(one.run_id for one in found if one.run_id is not None))
+    now, moved, gone = store.now(), dict[str, RunRow](), set(ids)
+    for begin in range(0, len(ids), _PAGE):
+        some = ids[begin : begin + _PAGE]
+        asked = {request.run_id for request in store.queues.waiting(some)}
+        for row in store.runs(Query(ids=tuple(some), limit=len(some))):
+            gone.discard(row.run_id)
+            if row.updated_at >= since or row.run_id in asked or row.held:
+                moved[row.run_id] = row
+    examination = _Examination(
+        store, flows, commands or CommandLine(), without_refusers(store, moved.values())
+    )
+    judged: dict[str, Diagnosis | None] = {}
+    for run_id, row in moved.items():
+        with suppress(RunNotFound):  # deleted meanwhile
+            judged[run_id] = examination.judge(row, now)
+    shown: list[Diagnosis] = []
+    for one in found:
+        if one.run_id not in moved or one.kind == "unreadable":  # a log that was altered stays so
+            shown += [] if one.run_id in gone else [one]
+        elif (again := judged.pop(one.run_id, None)) is not None:
+            shown.append(again)
+    return shown
+
+
 def _is_of_caller(one: Diagnosis, caller: Diagnosis | None) -> bool:
     """Return whether the problem of a run is reported with its caller, which failed for it: one command mends both."""
     return caller is not None and one.run_id in caller.failed_for and one.status == "failed"

@@ -189,6 +189,35 @@ def test_a_full_queue_is_named(ward: Ward) -> None:
     ) in ward.found()
 
 
+def test_what_was_found_about_a_run_that_has_moved_is_judged_again(ward: Ward) -> None:
+    ward.run("asks", "ask")
+    ward.run("fails", "fail")
+    ward.run("gone", "fail")
+    since = ward.store.now()
+    found = doctor.examine(ward.store, None, ward.clock.now())
+    assert {one.run_id for one in found} == {"fails", "gone", "asks"}
+    assert doctor.look_again(ward.store, None, found, since) == found
+    ward.clock.advance(1)
+
+    async def settle(engine: hf.Engine) -> None:
+        await engine.cancel("asks")
+        await engine.cancel("gone")
+
+    ward.do(settle)
+    assert [one.run_id for one in doctor.look_again(ward.store, None, found, since)] == ["fails"]
+
+
+def test_a_run_that_waits_for_an_answer_needs_no_resume_if_a_worker_takes_it(ward: Ward) -> None:
+    def verbs() -> list[str]:
+        case = case_of(ward.store, ward.store.run("r"), holders=ward.store.queues.holders())
+        return [one.verb for one in diagnose(case, ward.store.now()).remedies]
+
+    ward.run("r", "ask")
+    assert verbs() == ["answer", "answer", "resume"]
+    ward.store.renew(WORKER)
+    assert verbs() == ["answer", "answer"]
+
+
 def test_a_stopped_queue_is_named_as_the_reason_of_every_run_that_waits_for_it(ward: Ward) -> None:
     ward.store.renew(WORKER)
     ward.start("new", queue="slow")
