@@ -71,3 +71,9 @@ test("the keys of a slider move the place", () => {
     [-1, 1, -Infinity, Infinity, 10, -10, undefined],
   );
 });
+
+test("an event after a checkpoint is named as it is, with the checkpoint before it", () => {
+  const { seq, words, hint } = tellStop(STOPS, 1, true, 7);
+  assert.deepEqual([seq, words.endsWith("completed @5"), hint.endsWith("5 events ago")], ["@7", true, true]);
+  assert.equal(tellStop(STOPS, 1, true, 5).seq, "@5");
+});

@@ -31,7 +31,7 @@ test("every kind of finding has a glyph and a word", () => {
 test("problems, waits and the store come apart, and are summed up", () => {
   const groups = groupFindings(KINDS.map((kind) => ({ kind, reason: "" })));
   assert.deepEqual([groups.problems.length, groups.waits.length, groups.store.length], [13, 3, 1]);
-  assert.equal(findingsInWords(groups), "13 problems, 3 runs wait for an answer or a signal. The store has 1 fault.");
+  assert.equal(findingsInWords(groups), "13 problems, 3 runs wait for a person or a program. The store has 1 fault.");
   assert.equal(findingsInWords(groupFindings([])), "No problems. The store is in order.");
 });
 

@@ -150,9 +150,9 @@ test("a node says its counts above 1, or what it waits for", () => {
 
 test("a node that was not reached says what it will do", () => {
   const said = (facts, missing = 0) => words(viewNode("ship", facts, undefined, { now: 0, missing }));
-  assert.deepEqual([said({}), said({ asks: true }), said({}, 3)], ["not reached", "asks first", "waits for 3"]);
+  assert.deepEqual([said({}), said({ asks: true }), said({}, 3)], ["not reached", "asks first", "waits for 3 nodes"]);
   const states = { nodes: { plan: mark("completed"), photos: mark("running") }, taken: [], chosen: {} };
-  assert.equal(words(viewBox(value(states), netOf(BRIEF), "write")), "waits for 1");
+  assert.equal(words(viewBox(value(states), netOf(BRIEF), "write")), "waits for 1 node");
 });
 
 test("a fan-out counts its items, failures first and in their colour", () => {

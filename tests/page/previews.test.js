@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { bodyOf, editOf, previewRows, whatChanged, whyOff } from "../../src/holdfast/server/page/pure/previews.js";
+import { bodyOf, editOf, nameOfFork, previewRows, whatChanged, whyOff } from "../../src/holdfast/server/page/pure/previews.js";
 
 const node = (name, more = {}) => ({ node: name, first: 1, last: 1, status: "completed", at: 1, idempotent: true, ...more });
 const preview = (more = {}) => ({
@@ -128,4 +128,14 @@ test("a node has its iterations beside it where there are several, and whether i
       ["a 1–3", true],
     ],
   );
+});
+
+test("a fork is named after its parent, with a number that no other fork has", () => {
+  assert.equal(nameOfFork("import", []), "import-fork-1");
+  assert.equal(nameOfFork("import", ["import-fork-1", "http-1", "import-fork-3"]), "import-fork-2");
+  assert.equal(nameOfFork("import-fork-1", []), "import-fork-2");
+  assert.deepEqual(bodyOf({ verb: "fork" }, {}, { reason: "", name: "mine", ticked: new Set(), repeat: {}, edit: null }), {
+    run_id: "mine",
+  });
+  assert.deepEqual(bodyOf({ verb: "resume" }, {}, { reason: "", name: "mine", ticked: new Set(), repeat: {}, edit: null }), {});
 });

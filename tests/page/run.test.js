@@ -232,7 +232,7 @@ test("an excerpt of an input shows both ends of a long value, and says what it l
 test("an attempt says how it ended and how long it took", () => {
   const failure = { kind: "recoverable", type: "ConnectionError", message: "", frames: [], traceback: "" };
   const failed = attempt(1, "failed", { failure, retry_at: 17 });
-  assert.deepEqual(attemptWords(failed), { text: "ConnectionError", note: "recoverable, retried in 5 s" });
+  assert.deepEqual(attemptWords(failed), { text: "ConnectionError", note: "retried in 5 s" });
   assert.equal(attemptTime(failed, 99), "2.0 s");
   assert.equal(attemptTime(attempt(1, "running", { ended_at: null }), 13), "3.0 s");
   assert.equal(attemptTime(attempt(1, "crashed", { ended_at: null }), 13), "–");
@@ -310,7 +310,44 @@ test("the facts name the newest fork", () => {
   const timeline = { acts: [], forks: [{ run_id: "newest" }, { run_id: "oldest" }] };
   const shown = standingOf({ row, run: null, picture: null, timeline }, { now: 5, isLive: true, readOnly: "" });
   const fork = shown.facts.find((fact) => fact.name === "Last fork");
-  assert.deepEqual([fork.value, fork.place.query.b], ["newest", ["newest"]]);
+  assert.deepEqual([fork.value, fork.place.run, fork.act.place.query.b], ["newest", "newest", ["newest"]]);
+});
+
+test("the link of a fork leads to its parent at the checkpoint, and comparing them is an action of its own", () => {
+  const row = { id: "r", status: "failed", reason: "", labels: {}, seq: 9, created_at: 1, updated_at: 2, active_s: 1 };
+  const known = { row: { ...row, parent: "order-17@12" }, run: null, picture: null, timeline: null };
+  const { facts } = standingOf(known, { now: 5, isLive: true, isPast: false, readOnly: "" });
+  const { place, act } = facts.find((fact) => fact.name === "Forked from");
+  assert.deepEqual(place, { screen: "run", run: "order-17", at: 12, query: {} });
+  assert.deepEqual(act, { words: "Compare", place: { screen: "compare", query: { a: ["order-17"], b: ["r"] } } });
+});
+
+test("a run that waits for an answer needs no resume if a worker continues it", () => {
+  const row = {
+    id: "r",
+    status: "waiting",
+    reason: "ok waits",
+    labels: {},
+    seq: 9,
+    created_at: 1,
+    updated_at: 2,
+    active_s: 1,
+  };
+  const context = { now: 5, isLive: true, isPast: false, readOnly: "" };
+  const cost = { usd: 0, tokens: 0 };
+  const nextOf = (...remedies) =>
+    standingOf({ row, run: { remedies, questions: [], cost, children_cost: cost }, picture: null, timeline: null }, context).next;
+  const [answer, resume] = ["answer", "resume"].map((verb) => ({ verb, words: `${verb} it`, arguments: {}, command: "" }));
+  assert.equal(nextOf(answer), ". A worker resumes the run once it is answered.");
+  assert.equal(nextOf(answer, resume), ". Resume it.");
+});
+
+test("in the past, the head says nothing that only the picture of then could tell", () => {
+  const row = { id: "r", status: "failed", reason: "", labels: {}, seq: 9, created_at: 1, updated_at: 2, active_s: 1 };
+  const known = { row, run: null, picture: { nodes: { a: { tries: 3 } } }, timeline: null };
+  const namesAt = (isPast) => standingOf(known, { now: 5, isLive: true, isPast, readOnly: "" }).facts.map((fact) => fact.name);
+  assert.ok(namesAt(false).includes("Attempts"));
+  assert.ok(!namesAt(true).includes("Attempts"));
 });
 
 test("a node whose router failed says so in the graph and in its attempt", () => {

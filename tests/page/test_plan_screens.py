@@ -200,3 +200,14 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(tab, served, the
         found = page.evaluate("axe.run().then(result => result.violations)")
         assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [], fragment
         assert page.evaluate("document.documentElement.scrollWidth") <= width, fragment
+
+
+def test_the_cells_of_the_ledgers_head_are_in_line(tab, served):
+    page = open_place(tab, served, "#/runs/order-4901?view=ledger")
+    page.locator(".ledger tbody:not(.space) td").first.wait_for()
+    tops = page.locator(".ledger th").evaluate_all("""all => all.map((one) => {
+        const range = document.createRange();
+        range.selectNodeContents(one);
+        return Math.round(range.getBoundingClientRect().top);
+    })""")
+    assert len(set(tops)) == 1, tops

@@ -112,7 +112,7 @@ def test_a_run_is_forked_from_an_earlier_checkpoint_with_an_edited_state_and_con
     page.wait_for_function("() => !document.querySelector('dialog.preview footer .filled').disabled")
     act(page).click()
     page.locator(DIALOG).wait_for(state="detached")
-    page.wait_for_url(lambda url: run not in url.split("#")[1])
+    page.wait_for_url(f"**/#/runs/{run}-fork-1")
     made = page.url.rpartition("/")[2]
     work(served)
     page.locator(".standing .status-word", has_text="completed").wait_for()
@@ -280,3 +280,27 @@ def test_axe_finds_nothing_in_any_dialog_and_nothing_is_wider_than_the_screen(ta
         assert dialog.evaluate("one => one.scrollWidth <= one.clientWidth"), place
         page.keyboard.press("Escape")
         dialog.wait_for(state="detached")
+
+
+def test_a_fork_gets_a_name_in_the_dialog_and_is_compared_with_its_parent_by_an_action_of_its_own(
+    tab, served
+):
+    run = start(served)
+    page = show(tab, served, f"{run}@3?do=fork")
+    name = page.get_by_label("Name of the fork")
+    page.wait_for_function("() => document.querySelector('dialog [aria-label=\"Name of the fork\"]')?.value")
+    assert name.input_value() == f"{run}-fork-1"
+    name.fill(f"{run}-other-card")
+    page.get_by_role("group", name="What the fork does with pay_out").get_by_label("Skip").check()
+    page.locator(f"{DIALOG} h3", has_text="Skipped 1").wait_for()
+    act(page).click()
+    page.wait_for_url(f"**/#/runs/{run}-other-card")
+    fact = page.locator(".facts > div", has_text="Forked from")
+    fact.get_by_role("link", name=run, exact=True).click()
+    page.wait_for_url(f"**/#/runs/{run}")
+    page.go_back()
+    fact.get_by_role("link", name="Compare with").click()
+    page.wait_for_url(f"**/#/compare?a={run}&b={run}-other-card")
+    go(page, f"{run}?do=fork")
+    page.wait_for_function("() => document.querySelector('dialog [aria-label=\"Name of the fork\"]')?.value")
+    assert page.get_by_label("Name of the fork").input_value() == f"{run}-fork-1"

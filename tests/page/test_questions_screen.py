@@ -352,3 +352,29 @@ def test_axe_finds_nothing_on_any_question(tab, served, asked, theme, width):
         found = page.evaluate("axe.run().then(result => result.violations)")
         assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [], run
         assert page.evaluate("document.documentElement.scrollWidth") <= width, run
+
+
+def test_the_question_of_a_fork_about_a_node_that_is_not_idempotent_says_what_is_known_and_is_answered(
+    tab, served, asked
+):
+    origin, fork = f"paid-{asked.refund}", f"again-{asked.refund}"
+    hf.run(served.desk.refund, {}, run_id=origin, store=served.store)
+    hf.fork(origin, checkpoint=3, run_id=fork, flows=[served.desk.refund], store=served.store)
+    hf.resume(fork, flows=[served.desk.refund], store=served.store)
+    page = open_questions(tab, served, fork)
+    page.get_by_role("heading", name="What is known").wait_for()
+    known = page.locator(".question-side section", has_text="What is known")
+    assert origin in known.inner_text()
+    assert "paid" in known.inner_text()  # what it has returned there
+    assert page.locator(".question-form .card").all_inner_texts() == ["run", "skip", "abort"]
+    page.get_by_label("run", exact=True).check()
+    answer_button(page).click()
+    page.get_by_text("Answered by").wait_for()
+
+
+def test_a_row_of_the_list_keeps_the_time_apart_from_the_run(tab, served, asked):
+    page = open_questions(tab, served, asked.parcel)
+    row = page.locator(".question-list a", has_text=asked.parcel)
+    row.wait_for()
+    run, when = (row.locator("span").nth(at).bounding_box() for at in (-2, -1))
+    assert when["x"] - (run["x"] + run["width"]) >= 8

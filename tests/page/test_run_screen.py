@@ -16,8 +16,29 @@ from page_flows import write_flows
 
 import forked
 import holdfast as hf
+from holdfast.storage.contract import Holder
+from holdfast.storage.urls import open_store
 
 ROOT = Path(__file__).parents[2]
+FRAMELESS = """async () => {
+    const { createErrorFrames } = await import("/page/parts/error_frames.js");
+    const failure = { type: "Timeout", message: "over 5 s", kind: "recoverable", frames: [], traceback: "" };
+    document.querySelector(".error-frames").replaceWith(createErrorFrames(failure));
+}"""
+COMMAND = """async () => {
+    const { createCommand } = await import("/page/parts/command.js");
+    const part = createCommand();
+    const host = document.createElement("div");
+    host.style.width = "200px";
+    host.append(part.element);
+    document.body.append(host);
+    const text = "holdfast run file.py --store runs.db --input {}";
+    part.update(text);
+    const words = [...part.element.querySelectorAll("code > span")];
+    const option = words.find((one) => one.textContent.startsWith("--store"));
+    const rows = option.getClientRects().length;
+    return { rows, whole: part.element.querySelector("code").textContent === text };
+}"""
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 MARKUP = "<b>bold</b><img src=x onerror=alert(1)>"
 LONG = "a_very_long_name_" * 7
@@ -591,3 +612,95 @@ def test_a_node_that_may_fail_is_shown_as_failed_and_not_as_skipped(tab, served)
     assert page.locator(".run-panel .attempts li").inner_text().count("Fatal") == 1
     assert "skipped" not in page.locator(".run-body").inner_text()
     assert page.locator(".timeline-row .bar").get_attribute("class") == "bar fail"
+
+
+def test_a_run_is_read_once_and_one_that_is_not_there_is_asked_for_once(tab, served):
+    one = tab()
+    page = one.open(served.link)
+    page.locator(".run-link").first.wait_for()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.partition("/api/v1/")[2]))
+    go(page, "order-done")
+    page.locator(".timeline-row").first.wait_for()
+    page.locator(".graph-node").first.wait_for()
+    with page.expect_request(lambda request: "/runs?id=order-done" in request.url):
+        pass  # the row is read again after a while: by then, nothing else was
+    for part in ("picture", "timeline?", "requests"):
+        assert sum(url.startswith(f"runs/order-done/{part}") for url in asked) == 1, part
+    one.allowed = ("404",)
+    asked.clear()
+    go(page, "nothing-there")
+    page.locator(".run > .banner", has_text="nothing-there").wait_for()
+    assert [url for url in asked if url.startswith("runs/nothing-there")] == ["runs/nothing-there?brief=true"]
+
+
+def test_the_graph_view_of_a_narrow_window_has_its_chosen_tab_in_a_wide_one(tab, served):
+    page = show(tab, served, "order-done?view=graph")
+    page.locator(".view-head a[aria-current]", has_text="Timeline").wait_for()
+    page.set_viewport_size({"width": 1000, "height": 900})
+    page.locator(".view-head a[aria-current]", has_text="Graph").wait_for()
+
+
+def test_the_place_of_an_event_between_two_checkpoints_is_the_same_everywhere(tab, served):
+    events = {one.seq for one in hf.events("order-broken", store=served.store)}
+    checkpoints = {one.seq for one in hf.checkpoints("order-broken", store=served.store)}
+    seq = max(one for one in events - checkpoints if 1 < one < max(events))
+    page = show(tab, served, f"order-broken@{seq}")
+    page.locator(".checkpoint-bar[data-past]").wait_for()
+    assert page.locator(".bar-words strong").inner_text() == f"@{seq}"
+    page.locator(".timeline .place-words", has_text=f"@{seq}").wait_for()
+    assert page.locator(".graph-head .hint").inner_text() == f"as it was at @{seq}"
+    assert page.locator(".facts > div", has_text="Attempts").count() == 0  # the facts are those of now
+
+
+def test_a_waiting_run_does_not_ask_for_a_resume_that_a_worker_does(tab, served):
+    with closing(open_store(str(served.store))) as store:
+        store.renew(Holder(id="w", host="box", pid=7, ttl_s=600.0, flows=("refund",)))
+        page = show(tab, served, "refund-asks")
+        page.get_by_text("A worker resumes the run once it is answered.").wait_for()
+        store.renew(Holder(id="w", host="box", pid=7, ttl_s=0.0, flows=("refund",)))
+
+
+def test_an_error_without_frames_has_no_empty_foot_and_its_kind_is_explained(tab, served):
+    page = show(tab, served, "order-broken?node=charge")
+    page.locator(".error-frames footer").wait_for()
+    kind = page.locator(".error-frames header .tag")
+    assert "no retry helps" in kind.get_attribute("title")
+    page.evaluate(FRAMELESS)
+    assert page.locator(".error-frames footer").count() == 0
+
+
+def test_a_row_of_the_log_shows_that_it_opens(tab, served):
+    page = show(tab, served, "order-done?view=log")
+    mark = page.locator(".log summary .glyph").first
+    mark.wait_for()
+    closed = mark.evaluate("one => getComputedStyle(one).transform")
+    page.locator(".log summary").first.click()
+    page.wait_for_function(
+        "closed => getComputedStyle(document.querySelector('.log [open] .glyph')).transform !== closed",
+        arg=closed,
+    )
+
+
+def test_an_option_of_a_command_is_not_broken(tab, served):
+    page = show(tab, served, "order-done")
+    broken = page.evaluate(COMMAND, served.url)
+    assert broken == {"rows": 1, "whole": True}
+
+
+def test_with_forced_colours_what_is_chosen_is_outlined(tab, served):
+    page = show(tab, served, "order-broken?node=charge", forced_colors="active")
+    page.locator(".error-frames").wait_for()
+    for part in (
+        ".tabs a[aria-current]", ".segments a[aria-current]", ".graph-node[aria-current]", ".timeline-row[data-chosen]",
+    ):  # fmt: skip
+        style = page.locator(part).first.evaluate("one => getComputedStyle(one).outlineStyle")
+        assert style == "solid", part
+
+
+def test_on_a_phone_the_glyph_of_a_story_entry_is_beside_its_first_line(tab, served):
+    page = show(tab, served, "order-broken", viewport={"width": 360, "height": 740})
+    entry = page.locator(".story-list li", has_text="charge").first
+    entry.wait_for()
+    glyph, row = entry.locator(".glyph").first.bounding_box(), entry.bounding_box()
+    assert glyph["y"] - row["y"] < 8

@@ -15,6 +15,12 @@ import forked
 import holdfast as hf
 
 ROOT = Path(__file__).parents[2]
+TABS = """async () => {
+    const { tabsFor } = await import("/page/parts/count_tabs.js");
+    const known = new Set();
+    const keysAt = (running) => tabsFor({ counts: { running, failed: 2 }, attention: 0 }, {}, known).map((one) => one.key);
+    return [keysAt(1), keysAt(0)];
+}"""
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 
 
@@ -489,3 +495,19 @@ def test_the_policy_lets_no_text_become_markup(tab, served):
         """() => { try { document.body.innerHTML = "<b>x</b>"; return "" } catch (error) { return error.name } }"""
     )
     assert said == "TypeError"
+
+
+def test_each_key_is_listed_once(tab, served):
+    page = tab.kept().open(served.link)
+    page.locator(".run-link").first.wait_for()
+    page.keyboard.press("?")
+    listed = page.locator(".keys td:first-child")
+    listed.first.wait_for()
+    assert listed.all_inner_texts().count("/") == 1
+
+
+def test_a_count_that_falls_to_zero_keeps_its_place(tab, served):
+    page = tab.kept().open(served.link)
+    page.locator(".count-tab").first.wait_for()
+    before, after = page.evaluate(TABS)
+    assert before == after == ["all", "running", "failed"]

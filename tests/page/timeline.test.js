@@ -374,3 +374,36 @@ test("the story says what is open: what runs, what asks, that nobody holds the r
     ],
   );
 });
+
+test("the time without a holder begins where the torn bar ends as it is drawn", () => {
+  const crashed = bar(3, "charge", 0, 0.1, { status: "crashed" });
+  const gap = { seq: 4, kind: "holder", node: null, reason: "no holder", started_at: 0.1, ended_at: null };
+  const [row] = timelineRows(timeline({ attempts: [crashed], waits: [gap] }), [{ name: "charge", mark: mark("running") }], 60);
+  const scale = createTimeScale({ from: 0, to: 60, busy: [], width: 600 });
+  const [torn, wait] = rowShapes(row, scale)
+    .filter((shape) => shape.name === "path")
+    .sort((a) => (a.attributes.class.startsWith("bar") ? -1 : 1));
+  const end = Number(
+    /^M([\d.]+).*?h([\d.]+)/
+      .exec(torn.attributes.d)
+      ?.slice(1)
+      .reduce((a, b) => Number(a) + Number(b)),
+  );
+  assert.ok(Number(/^M([\d.]+)/.exec(wait.attributes.d)[1]) >= end, `${wait.attributes.d} after ${torn.attributes.d}`);
+});
+
+test("a run that took no time has no folded time", () => {
+  const { stretches } = createTimeScale({
+    from: 5,
+    to: 5.02,
+    busy: [
+      { start: 5, end: 5 },
+      { start: 5.01, end: 5.01 },
+    ],
+    width: 600,
+  });
+  assert.deepEqual(
+    stretches.map((one) => one.words),
+    [""],
+  );
+});

@@ -99,3 +99,11 @@ test("nodes are found in the reasons of the server, but not in the words of a qu
     reason,
   );
 });
+
+test("a command that the server quotes is code, without its backticks", () => {
+  assert.deepEqual(markReason("no worker: `holdfast worker a.py` starts one"), [
+    { text: "no worker: ", code: false },
+    { text: "holdfast worker a.py", code: true },
+    { text: " starts one", code: false },
+  ]);
+});

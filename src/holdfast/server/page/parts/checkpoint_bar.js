@@ -110,7 +110,7 @@ export function createCheckpointBar({ go, fork, resume }) {
       const drawn = stops.slice(from, from + STOPS_MAX);
       draw(drawn.map((stop, number) => ({ stop, left: left(from + number), offset: from + number - place })));
       done.style.width = left(place);
-      const told = tellStop(stops, place, live);
+      const told = tellStop(stops, place, live, at);
       setText(seq, told.seq);
       setSentence(words, markNames(told.words, [stops[place].node].filter(Boolean)));
       setText(hint, told.hint);

@@ -19,7 +19,10 @@ export function createCommand(look = "") {
       text,
       copy,
     ),
-    update: (command) => setText(text, command),
+    update(command) {
+      if (text.textContent !== command)
+        text.replaceChildren(...command.split(/(?<=\s)/).map((word) => element("span", {}, word)));
+    },
   };
 }
 

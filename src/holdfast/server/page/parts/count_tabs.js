@@ -46,12 +46,14 @@ function createCountTab(first) {
 }
 
 /**
- * The tabs for a board. A status that no run has is left out, unless it is the filter: ten zeros say nothing.
+ * The tabs for a board. A status that no run has is left out, unless it is the filter: ten zeros say nothing. One that was shown
+ * stays, so that no tab moves away under the pointer.
  * @param {import("../shapes.js").Board | null} board
  * @param {Query} query
+ * @param {Set<string>} known  the tabs that were shown before; those that are shown now are added
  * @returns {Tab[]}
  */
-export function tabsFor(board, query) {
+export function tabsFor(board, query, known) {
   const { status, attention, ...others } = query;
   /**
    * @param {string} key
@@ -72,5 +74,6 @@ export function tabsFor(board, query) {
       tab(name, { ...LOOKS[name], words: LOOKS[name].word }, board?.counts[name], { status: [name] }),
     ),
   ];
-  return tabs.filter((one) => one.count !== 0 || one.chosen || one.key === "all");
+  for (const one of tabs) if (one.count || one.chosen || one.key === "all") known.add(one.key);
+  return tabs.filter((one) => known.has(one.key));
 }

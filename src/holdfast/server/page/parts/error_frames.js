@@ -1,5 +1,6 @@
 // Why an attempt failed: the error, and where it was raised. The reader's own code comes first; lines of packages are folded.
 
+import { failureWords } from "../pure/visit_words.js";
 import { plural } from "../pure/words.js";
 import { element } from "../shell/elements.js";
 import { createCopyButton } from "./command.js";
@@ -9,6 +10,7 @@ export function createErrorFrames(failure) {
   const frames = [...failure.frames].reverse(); // the line that raised is first
   const raised = frames.find((frame) => frame.own) ?? frames[0];
   const [own, others] = [frames.filter((frame) => frame.own), frames.filter((frame) => !frame.own)];
+  const [words, meaning] = failureWords(failure.kind);
   const shown = own.length ? own : others.splice(0, 2);
   const folded = others.length > 0 && [
     element("summary", {}, plural(others.length, "more frame")),
@@ -21,16 +23,17 @@ export function createErrorFrames(failure) {
       "header",
       {},
       element("p", { dir: "auto" }, element("strong", {}, element("code", {}, failure.type)), " ", failure.message),
-      element("span", { class: "tag outlined" }, failure.kind),
+      element("span", { class: "tag outlined", title: meaning }, words),
     ),
     failure.advice ? element("p", { class: "advice", dir: "auto" }, failure.advice) : null,
     element("div", { class: "frames" }, ...shown.flatMap((frame) => createFrame(frame, frame === raised))),
-    element(
-      "footer",
-      {},
-      folded ? element("details", {}, ...folded) : element("span", {}),
-      failure.traceback ? createCopyButton(() => failure.traceback, "Copy traceback", "words") : null,
-    ),
+    (folded || failure.traceback) &&
+      element(
+        "footer",
+        {},
+        folded ? element("details", {}, ...folded) : element("span", {}),
+        failure.traceback ? createCopyButton(() => failure.traceback, "Copy traceback", "words") : null,
+      ),
   );
 }
 

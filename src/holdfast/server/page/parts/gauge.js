@@ -1,7 +1,7 @@
 // How much of a queue's limit is used: small cells, and the numbers beside them.
 
-import { number } from "../pure/words.js";
-import { element, setText } from "../shell/elements.js";
+import { queueWords } from "../pure/workers.js";
+import { element, setAttribute, setText } from "../shell/elements.js";
 
 const GAUGE_CELLS_MAX = 12;
 
@@ -11,8 +11,10 @@ export function createGauge() {
   let drawn = "";
   return {
     element: element("span", { class: "gauge" }, cells, text),
-    update({ held, limit }) {
-      setText(text, limit === null ? `${number(held)}, no limit` : `${number(held)} of ${number(limit)}`);
+    update(queue) {
+      const { held, limit } = queue;
+      setText(text, queueWords(queue));
+      setAttribute(text, "data-tone", limit === 0 && "ask");
       const total = Math.min(GAUGE_CELLS_MAX, limit ?? 0);
       const full = limit ? Math.ceil(Math.min(1, held / limit) * total) : 0;
       if (drawn === `${full}/${total}`) return;

@@ -4,7 +4,7 @@ import { eventWords, kindWords, toneOfEvent } from "../pure/event_words.js";
 import { whenChanged } from "../pure/depending.js";
 import { formatFragment } from "../pure/fragments.js";
 import { fullInstant, plural, timeOfDay } from "../pure/words.js";
-import { button, element, keepChildren, setAttribute, setText } from "../shell/elements.js";
+import { button, element, glyph, keepChildren, setAttribute, setText } from "../shell/elements.js";
 import { createFetched } from "./fetched.js";
 import { createTree } from "./tree.js";
 
@@ -132,7 +132,7 @@ function createEventRow(app, run) {
   const [seq, time, kind] = [element("a", { class: "log-seq" }), element("time", {}), element("span", {})];
   const [node, words] = [element("code", {}), element("span", { class: "cut hint", dir: "auto" })];
   const tree = createTree();
-  const more = element("details", {}, element("summary", {}, time, kind, node, words), tree.element);
+  const more = element("details", {}, element("summary", {}, glyph("right"), time, kind, node, words), tree.element);
   return {
     element: element("li", {}, seq, more),
     update(event) {

@@ -110,7 +110,7 @@ export function createPanel(app) {
 }
 
 /**
- * The chips: those that have something to choose, and the visit if it is the only one.
+ * The chips that have something to choose.
  * @param {NodeVisit} visit
  * @param {number | null} attempt
  * @param {Place} place
@@ -126,7 +126,7 @@ function chipsOf({ node, iteration, execution, item, visits, attempts, items }, 
   };
   const visitAt = (/** @type {[number, number, number?]} */ ...one) => placeOfVisit(place, node, one);
   const latest = (/** @type {number} */ one) => visits.findLast(([other]) => other === one)?.[1] ?? 1;
-  const all = [
+  return [
     ...chip(
       "iteration",
       iteration,
@@ -149,14 +149,20 @@ function chipsOf({ node, iteration, execution, item, visits, attempts, items }, 
       withQuery(visitAt(iteration, execution), { item: one === null ? "" : String(one) }),
     ),
   ];
-  return visits.length === 1 ? [{ name: "visit", label: `visit ${iteration}.${execution}`, choices: [] }, ...all] : all;
 }
 
-/** @param {Chip} first  without choices, it only says which one it is */
-function createVisitChip({ choices }) {
+/** What a chip counts. @type {Record<string, string>} */
+const MEANINGS = {
+  iteration: "In a loop, a node is visited several times. Each visit is an iteration.",
+  execution: "A run that goes back to an earlier checkpoint executes a visit again, from its beginning.",
+  attempt: "A visit is tried again after a failure or a crash. Steps that were kept are not repeated.",
+  item: "A fan-out calls its node once for each item.",
+};
+
+/** @param {Chip} first */
+function createVisitChip({ name }) {
   /** @type {Chip} */
   let chip;
-  const only = element("span", { class: "tag" });
   const menu = createMenu({
     look: "chip-button",
     fill(panel, close) {
@@ -166,12 +172,12 @@ function createVisitChip({ choices }) {
       panel.append(element("ul", { class: "menu-list" }, ...items));
     },
   });
+  menu.element.title = MEANINGS[name];
   return {
-    element: choices.length ? menu.element : only,
+    element: menu.element,
     /** @param {Chip} next */
     update(next) {
       chip = next;
-      setText(only, next.label);
       menu.update(next);
     },
   };

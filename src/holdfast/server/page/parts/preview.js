@@ -4,7 +4,18 @@
 import { actionFor } from "../pure/actions.js";
 import { formatFragment } from "../pure/fragments.js";
 import { byName } from "../pure/groups.js";
-import { EDITS, PLAIN, REPEATS, bodyOf, editOf, previewRows, verbsAt, whatChanged, whyOff } from "../pure/previews.js";
+import {
+  EDITS,
+  PLAIN,
+  REPEATS,
+  bodyOf,
+  editOf,
+  nameOfFork,
+  previewRows,
+  verbsAt,
+  whatChanged,
+  whyOff,
+} from "../pure/previews.js";
 import { faultsIn } from "../pure/questions.js";
 import { instant, markNames } from "../pure/words.js";
 import { createKey, isRefusal } from "../shell/api.js";
@@ -50,7 +61,7 @@ export function openPreview(app, asked) {
   let preview = null;
   let [sending, looks, confirmed] = [false, 0, ""];
   /** @type {Decision} */
-  const decision = { reason: "", ticked: new Set(), repeat: byName({}), edit: null, faulty: false };
+  const decision = { reason: "", name: "", ticked: new Set(), repeat: byName({}), edit: null, faulty: false };
   /** @type {import("./schema_form.js").SchemaForm | null} */
   let editor = null;
 
@@ -60,6 +71,15 @@ export function openPreview(app, asked) {
   const act = button("button filled", () => void send(), asked.label);
   const copy = createCopyButton(() => preview?.command ?? `holdfast ${verb} ${asked.run}`, "Copy command", "words");
   const edit = button("quiet-button", () => void openEditor(), gives ? `Give a ${gives.toLowerCase()}…` : "Edit state first…");
+  const name = element("input", {
+    class: "field",
+    "aria-label": "Name of the fork",
+    placeholder: "Empty: a name is made",
+    maxlength: "128",
+    oninput: () => (decision.name = name.value.trim()),
+    onchange: () => void look(), // the command has it, too
+  });
+  const named = createConsequence("fork", "accent", "Name", 0, name);
   const reason = element("input", {
     class: "field",
     autofocus: true,
@@ -81,15 +101,30 @@ export function openPreview(app, asked) {
     confirms,
     body,
     edits,
+    named,
     createConsequence("person", "rest", "Reason", 0, reason),
     element("footer", {}, edit, copy, why, button("button", close, verb === "cancel" ? "Keep the run" : "Cancel"), act),
   );
   dialog.querySelector("header")?.append(iconButton("close", "Close", close));
   dialog.addEventListener("cancel", (event) => sending && event.preventDefault()); // what becomes of it is shown here
   edit.hidden = !(verb in EDITS);
+  void suggestName();
   copy.hidden = verb !== "pause";
 
   const path = () => `runs/${asked.run}/${verb}`;
+
+  /** A fork gets the name of its parent and a number that no other fork has, unless the reader gives it one. */
+  async function suggestName() {
+    named.hidden = verb !== "fork";
+    if (named.hidden || name.value) return;
+    const answer = await app.api.get("runs", { parent: [asked.run], limit: ["200"] });
+    if (!answer.ok || name.value || name === document.activeElement) return;
+    name.value = decision.name = nameOfFork(
+      asked.run,
+      answer.value.runs.map((/** @type {{ id: string }} */ one) => one.id),
+    );
+    void look();
+  }
 
   /** Ask what the verb would do, as it is decided so far. */
   async function look() {
@@ -114,6 +149,7 @@ export function openPreview(app, asked) {
     verb = String(verbs?.peek());
     options = verb === asked.verb ? asked.options : { checkpoint };
     preview = null;
+    void suggestName();
     setText(act, `${verb === "fork" ? "Fork" : "Resume"} from @${checkpoint}`);
     void look();
   }

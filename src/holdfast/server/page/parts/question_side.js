@@ -34,7 +34,7 @@ export function createQuestionSide(now) {
     const more = fields.length - FIELDS_SHOWN;
     return [
       createSection("What follows", createConsequences(details)),
-      visit && isAboutCrash(question) && createSection("What is known", createEvidence(details, visit, now())),
+      ...createKnown(question, visit, now()),
       ...createJudgement(question, visit),
       createSection(
         visit?.capability ? `Input of ${visit.capability}` : "State it sees",
@@ -81,12 +81,40 @@ function createJudgement({ about, partial }, visit) {
 }
 
 /**
+ * What is known of a node that may have had its effect: in the run that a fork was made from, or in an attempt that crashed.
+ * @param {import("../shapes.js").Question} question
+ * @param {Known["visit"]} visit
+ * @param {number} now
+ */
+function createKnown(question, visit, now) {
+  if (question.about === "repeat") return [createSection("What is known", createOrigin(question, now))];
+  if (!visit?.attempts.length || !isAboutCrash(question)) return [];
+  return [createSection("What is known", createEvidence(question, visit, now))];
+}
+
+/**
+ * What the run has done that the fork was made from.
+ * @param {import("../shapes.js").Question} question
+ * @param {number} now
+ */
+function createOrigin({ partial = {} }, now) {
+  const { run, at, iteration, items, items_done: done, result } = /** @type {Record<string, any>} */ (partial);
+  const ended = result === undefined ? "it was not completed" : valueText({ value: result });
+  return createFacts([
+    ["Begun by", run ?? ""],
+    ["At", at ? instant(at, now) : ""],
+    ["Iteration", iteration > 1 ? String(iteration) : ""],
+    items ? ["Items", `${done} of ${items.length} completed`] : ["Result", ended],
+  ]);
+}
+
+/**
  * What a crashed attempt left behind.
- * @param {QuestionDetails} details
+ * @param {import("../shapes.js").Question} question
  * @param {import("../shapes.js").NodeVisit} visit
  * @param {number} now
  */
-function createEvidence({ question }, { attempts }, now) {
+function createEvidence(question, { attempts }, now) {
   const { attempt, started_at, left } = attempts.findLast((one) => one.status === "crashed") ?? attempts[attempts.length - 1];
   return createFacts([
     ["Attempt", `${attempt}, began ${instant(started_at ?? now, now)}`],

@@ -17,7 +17,7 @@ export function openLimit(app, queue, done) {
     type: "integer",
     minimum: 0,
     title: "Runs at the same time",
-    description: "Empty: no limit. 0: none is started.",
+    description: "Empty: no limit. 0: the queue is stopped, and none begins.",
     default: queue.limit ?? undefined,
   };
   const form = createSchemaForm({ type: "object", properties: { limit } });

@@ -9,7 +9,8 @@ import { createStatus } from "./status.js";
 /**
  * @typedef {import("../pure/run_actions.js").RunAction} RunAction
  * @typedef {{ name: string, value: string, title?: string, place?: import("../pure/fragments.js").Place, wide?: boolean,
- *   meter?: { part: number, tone: string } }} Fact  `wide`: left out on a phone; `meter`: how much of a limit is used, up to 1
+ *   meter?: { part: number, tone: string }, act?: { words: string, place: import("../pure/fragments.js").Place } }} Fact
+ *   `wide`: left out on a phone; `meter`: how much of a limit is used, up to 1; `act`: a link beside the value
  *
  * @typedef {object} StandingView
  * @property {string} id
@@ -110,17 +111,23 @@ function createAct({ verb, node, word, glyph: mark }, act) {
 }
 
 /** @param {Fact} first @returns {import("../shell/elements.js").Part<Fact>} */
-function createFact({ name, place }) {
+function createFact({ name, place, act }) {
+  const other = element("a", { class: "button tiny" });
   const link = element("a", {});
   const [value, used] = [element("dd", { dir: "auto" }, place && link), element("span", {})];
   const meter = element("dd", { class: "meter", "aria-hidden": "true" }, used);
-  const host = element("div", {}, element("dt", {}, name), value);
+  const host = element("div", {}, element("dt", {}, name), value, act && element("dd", {}, other));
   return {
     element: host,
     update(fact) {
       setText(place ? link : value, fact.value);
       if (fact.place) setAttribute(link, "href", formatFragment(fact.place));
       setAttribute(value, "title", fact.title);
+      if (fact.act) {
+        setText(other, fact.act.words);
+        setAttribute(other, "href", formatFragment(fact.act.place));
+        setAttribute(other, "aria-label", `${fact.act.words} with ${fact.value}`);
+      }
       setAttribute(host, "class", fact.wide && "wide");
       if (!fact.meter) return;
       if (!meter.isConnected) host.append(meter);

@@ -71,13 +71,19 @@ export function firstInView(count, place) {
  * @param {Stop[]} stops
  * @param {number} place
  * @param {boolean} isLive
+ * @param {number | null} [shown]  the event that is shown, which may be one after the stop
  * @returns {{ seq: string, words: string, hint: string }}
  */
-export function tellStop(stops, place, isLive) {
+export function tellStop(stops, place, isLive, shown = null) {
   const { kind, seq, at, words } = stops[place];
   if (kind === "now") return { seq: "Now", words: "", hint: `@${seq} · ${isLive ? "live" : timeOfDay(at)}` };
-  const later = stops[stops.length - 1].seq - seq;
-  return { seq: `@${seq}`, words: `after ${words}`, hint: `${timeOfDay(at)} · ${plural(later, "event")} ago` };
+  const event = shown ?? seq;
+  const later = stops[stops.length - 1].seq - event;
+  return {
+    seq: `@${event}`,
+    words: `after ${words}${event > seq ? ` @${seq}` : ""}`,
+    hint: `${timeOfDay(at)} · ${plural(later, "event")} ago`,
+  };
 }
 
 /** Key of a slider -> by how many stops it moves. @type {Record<string, number>} */

@@ -10,12 +10,13 @@ import { plural } from "./words.js";
  * @typedef {{ problems: Finding[], waits: Finding[], store: Finding[] }} Findings
  */
 
-const WAITS = new Set(["question", "signal", "child", "paused"]);
+const WAITS = new Set(["question", "signal", "child", "paused", "queue stopped"]);
 
 /** Kind of a finding -> glyph and tone, where these are not those of a status. @type {Record<string, [GlyphName, Tone]>} */
 const OWN = {
   question: ["asks", "ask"],
   signal: ["waiting", "rest"],
+  "queue stopped": ["interrupted", "ask"],
   answered: ["pending", "ask"],
   "flow changed": ["warning", "fail"],
   refused: ["warning", "fail"],
@@ -60,6 +61,6 @@ export function lookOfFinding({ kind }) {
  */
 export function findingsInWords({ problems, waits, store }) {
   const runs = problems.length ? plural(problems.length, "problem") : "No problems";
-  const wait = waits.length ? `, ${plural(waits.length, "run waits", "runs wait")} for an answer or a signal` : "";
+  const wait = waits.length ? `, ${plural(waits.length, "run waits", "runs wait")} for a person or a program` : "";
   return `${runs}${wait}. ${store.length ? `The store has ${plural(store.length, "fault")}.` : "The store is in order."}`;
 }

@@ -73,7 +73,7 @@ function notesOf(facts, mark, look, around) {
   /** @type {Tone} */
   const tone = look.tone === "done" ? "rest" : look.tone;
   if (mark?.items) return itemNotes(mark.items, mark, tone);
-  const ahead = facts?.asks ? "asks first" : around.missing ? `waits for ${around.missing}` : look.word;
+  const ahead = facts?.asks ? "asks first" : around.missing ? `waits for ${plural(around.missing, "node")}` : look.word;
   return [{ words: mark ? wordsOf(mark, look, around) : ahead, tone }];
 }
 

@@ -21,6 +21,7 @@ import { controlFor, faultsOf, readTyped } from "./schemas.js";
  *
  * @typedef {object} Decision  what a reader has chosen after looking at a preview
  * @property {string} reason
+ * @property {string} [name]  of a fork
  * @property {Set<string>} ticked  nodes that may run again although they are not idempotent
  * @property {Record<string, string>} repeat  of a fork: node -> "ask", "run" or "skip"
  * @property {Record<string, unknown> | null} [edit]  fields that are changed before the run continues, or the result of a node
@@ -122,19 +123,35 @@ export function whyOff(preview, { ticked, faulty }) {
   return "";
 }
 
+const NAME_MAX = 128;
+
+/**
+ * A name for a fork that none of the forks of its parent has: "order-17-fork-2".
+ * @param {string} parent
+ * @param {string[]} taken
+ */
+export function nameOfFork(parent, taken) {
+  const names = new Set(taken);
+  const base = `${parent.replace(/-fork-\d+$/, "")}-fork-`;
+  let number = 1;
+  while (names.has(`${base}${number}`) || `${base}${number}` === parent) number += 1;
+  return `${base}${number}`.slice(-NAME_MAX);
+}
+
 /**
  * The body of the request that does what the preview shows.
  * @param {{ verb: string }} preview
  * @param {Record<string, unknown>} options  those with which the dialog was opened
  * @param {Decision} decision
  */
-export function bodyOf(preview, options, { reason, ticked, repeat, edit }) {
+export function bodyOf(preview, options, { reason, name, ticked, repeat, edit }) {
   return {
     ...options,
     ...(edit && preview.verb in EDITS ? { [EDITS[preview.verb]]: edit } : {}),
     ...(reason ? { reason } : {}),
     ...(preview.verb !== "fork" && ticked.size ? { confirm: [...ticked] } : {}),
     ...(preview.verb === "fork" && Object.keys(repeat).length ? { repeat } : {}),
+    ...(preview.verb === "fork" && name ? { run_id: name } : {}),
   };
 }
 

@@ -8,6 +8,8 @@ const FOLD_MAX_PX = 62;
 /** A gap is folded if it is longer than this many median attempts, and than this share of the whole span. */
 const MEDIANS = 5;
 const SHARE = 0.1;
+/** A shorter gap is not worth a strip, which would call it "0 s". In seconds. */
+const FOLD_MIN_S = 1;
 /** How much of the time that is drawn to scale follows an attempt before a fold: room for words about its end. */
 const MARGIN = 0.11;
 const TICK_PX = 90;
@@ -72,7 +74,7 @@ const lengthOf = ({ start, end }) => end - start;
 export function foldedGaps(busy, from, to) {
   const sorted = busy.filter((one) => one.end >= from && one.start <= to).sort((a, b) => a.start - b.start);
   const lengths = sorted.map(lengthOf).sort((a, b) => a - b);
-  const least = Math.max(MEDIANS * lengths[lengths.length >> 1], SHARE * (to - from));
+  const least = Math.max(MEDIANS * lengths[lengths.length >> 1], SHARE * (to - from), FOLD_MIN_S);
   const gaps = [];
   let reached = from;
   for (const one of [...sorted, { start: to, end: to }]) {

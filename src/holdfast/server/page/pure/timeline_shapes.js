@@ -1,8 +1,8 @@
 // Where the pieces of a timeline are drawn. Everything here becomes a list of shapes, in pixels from the left end of the lanes
 // and the top of their row; the part only keeps elements in step with them.
 
-import { actWords, barWords, countWords, failsRun, holderName, isItem, visitOf, waitWords } from "./timelines.js";
 import { HANDLED, lookOfAttempt } from "./statuses.js";
+import { actWords, barWords, countWords, failsRun, holderName, isEndedBy, isItem, visitOf, waitWords } from "./timelines.js";
 import { cutMiddle, duration, span, timeOfDay } from "./words.js";
 
 /**
@@ -98,7 +98,8 @@ export function rowShapes(row, scale) {
   return [
     ...row.waits.flatMap((wait) => {
       const inLane = items.includes(wait.item);
-      return waitShapes(wait, scale, inLane ? laneOf(wait.item) + LANE_PX / 2 : MIDDLE, inLane);
+      const torn = bars.find(({ piece }) => wait.kind === "holder" && isEndedBy(piece, wait));
+      return waitShapes(wait, scale, inLane ? laneOf(wait.item) + LANE_PX / 2 : MIDDLE, inLane, torn && torn.x + TORN_PX);
     }),
     ...inView(row.bands, scale).flatMap(({ piece }) => bandShapes(piece, scale)),
     ...visibleBars(row.lanes, scale).map(({ piece, x, width }) =>
@@ -166,10 +167,13 @@ function barShape(bar, { now }, box) {
  * @param {TimeScale} scale
  * @param {number} y
  * @param {boolean} isThin  it has no room for words
+ * @param {number} [from]  where the bar ends after which it waits: a torn one is drawn longer than it is
  * @returns {Shape[]}
  */
-function waitShapes(wait, scale, y, isThin) {
-  return inView([wait], scale).flatMap(({ x, width }) => {
+function waitShapes(wait, scale, y, isThin, from = 0) {
+  return inView([wait], scale).flatMap(({ x: exact, width: whole }) => {
+    const [x, end] = [Math.max(exact, from), exact + whole];
+    const width = Math.max(0, end - x);
     const reason = waitWords(wait);
     const key = `${wait.kind} ${wait.seq} ${wait.item}`;
     /** @param {string} d */

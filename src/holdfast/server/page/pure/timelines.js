@@ -111,7 +111,7 @@ export function timelineRows({ attempts, items, waits }, nodes, now) {
 export const isItem = (bar) => (bar.item ?? null) !== null;
 
 /** The run had no holder because the process of this attempt died. @param {AttemptSpan} bar @param {WaitSpan} gap */
-const isEndedBy = (bar, gap) => bar.status === "crashed" && Math.abs((bar.ended_at ?? 0) - gap.started_at) < SLACK_S;
+export const isEndedBy = (bar, gap) => bar.status === "crashed" && Math.abs((bar.ended_at ?? 0) - gap.started_at) < SLACK_S;
 
 /**
  * The times without a holder that belong to no attempt that crashed.

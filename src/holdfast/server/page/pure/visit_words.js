@@ -77,6 +77,16 @@ function becauseOf({ attempt, because }, before, { questions }) {
 /** Why the run continued after a failure, in words. @type {Record<string, string>} */
 const HANDLED_WORDS = { on_error: "taken by an error edge", safe_to_fail: "safe to fail" };
 
+/** Kind of a failure -> what it is called, and what it means. @type {Record<string, [words: string, meaning: string]>} */
+const FAILURES = {
+  recoverable: ["can be retried", "It may pass at the next attempt: the node is retried as often as its flow says."],
+  partial: ["not retried", "Another attempt would fail in the same way. Fix the cause and resume the run, or skip the node."],
+  fatal: ["fatal", "The node says that no retry helps. The run is resumed only if that is confirmed."],
+};
+
+/** @param {string} kind @returns {[words: string, meaning: string]} */
+export const failureWords = (kind) => FAILURES[kind] ?? [kind, ""];
+
 /**
  * How an attempt ended, in one line: the error, or what happened to it.
  * @param {AttemptView} attempt
@@ -84,9 +94,9 @@ const HANDLED_WORDS = { on_error: "taken by an error edge", safe_to_fail: "safe 
  */
 export function attemptWords({ status, failure, retry_at, ended_at, reason, by }) {
   if (failure) {
-    const wait = retry_at && ended_at ? `, retried in ${duration(retry_at - ended_at).replace(".0 s", " s")}` : "";
+    const wait = retry_at && ended_at ? `retried in ${duration(retry_at - ended_at).replace(".0 s", " s")}` : "";
     const why = HANDLED_WORDS[reason ?? ""] ?? reason;
-    return { text: failure.type, note: [why, failure.kind + wait].filter(Boolean).join(" · ") };
+    return { text: failure.type, note: [why, wait || failureWords(failure.kind)[0]].filter(Boolean).join(" · ") };
   }
   const text = status === "crashed" ? "its process died" : status === "skipped" && by ? `${by} skipped it` : status;
   return { text, note: reason ?? "" };

@@ -143,7 +143,7 @@ export function markNames(text, names) {
 
 /**
  * A reason of the server. The nodes that it names in a form of its own are code: "node charge failed", "publish asks: …". A word
- * of the question, or of the error, that equals a name is none.
+ * of the question, or of the error, that equals a name is none. A command between backticks is code, too.
  * @param {string} reason
  * @param {string[]} [names]  further ones
  */
@@ -151,8 +151,16 @@ export function markReason(reason, names = []) {
   const [head] = /^.*?\b(asks|failed): |.*/s.exec(reason) ?? [""];
   const found = head.matchAll(/\b(?:node|crashed in|now in) ([\w-]+)|^([\w-]+) (?:asks:|waits|is retried|sleeps|did not)/g);
   const parts = markNames(head, [...names, ...[...found].map((one) => one[1] ?? one[2])]);
-  return head === reason ? parts : [...parts, { text: reason.slice(head.length), code: false }];
+  const rest = head === reason ? [] : [{ text: reason.slice(head.length), code: false }];
+  return [...parts, ...rest].flatMap((part) => (part.code ? part : markTicks(part.text)));
 }
+
+/** Text in which what is between backticks is code, as a message of the server quotes a command. @param {string} text */
+const markTicks = (text) =>
+  text
+    .split(/`([^`\n]+)`/)
+    .map((part, at) => ({ text: part, code: at % 2 === 1 }))
+    .filter((part) => part.text);
 
 /**
  * The store as the top bar names it: "shop · PostgreSQL", ".holdfast/runs.db".

@@ -31,7 +31,7 @@ export function createDoctorScreen(app) {
   const again = button("button", () => void load(true), glyph("retry"), "Examine again");
   const problem = createBanner();
   const problems = createFindings(app, "Problems", "cannot continue by themselves");
-  const waits = createFindings(app, "Wait for an answer", "in good order; a person or a program has to answer");
+  const waits = createFindings(app, "Wait for a person or a program", "in good order");
   const store = createSlot("store-health panel", (/** @type {StoreCheck[]} */ checks) => [
     element("h2", {}, "Store"),
     element("ul", {}, ...checks.map(createCheck)),
@@ -46,6 +46,8 @@ export function createDoctorScreen(app) {
   );
   /** @type {{ examined_at: number, problems: Finding[], store: StoreCheck[] } | null} */
   let shown = null;
+  /** What the board counts: when that changes, the problems may be others. */
+  let counted = "";
 
   /** @param {boolean} anew */
   async function load(anew) {
@@ -78,7 +80,13 @@ export function createDoctorScreen(app) {
     title: () => "Doctor",
     keys: [],
     show: () => void load(false),
-    changed: draw,
+    changed() {
+      const { counts, asks, attention } = app.feed.board() ?? {};
+      const now = JSON.stringify([counts, asks, attention]);
+      if (shown && now !== counted) void load(false);
+      counted = now;
+      draw();
+    },
     tick: draw,
   };
 }

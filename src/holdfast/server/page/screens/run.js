@@ -31,7 +31,7 @@ import { createStateView } from "../parts/state_view.js";
 import { createTabs, tabTo } from "../parts/tabs.js";
 import { element, setAttribute, setText } from "../shell/elements.js";
 import { createRunData } from "./run_data.js";
-import { createRunDrawings, isPhone } from "./run_drawings.js";
+import { createRunDrawings, isNarrow, isPhone } from "./run_drawings.js";
 
 /**
  * @typedef {import("../pure/fragments.js").Place} Place
@@ -121,7 +121,7 @@ export function createRunScreen(app) {
     shownRun = about.id;
     const [now, isLive, operates] = [app.clock.now(), data.connection().state === "live", mayOperate(app.meta().role)];
     standing.update({
-      ...standingOf(known, { now, isLive, readOnly: operates ? "" : app.meta().name }),
+      ...standingOf(known, { now, isLive, isPast: place.at !== undefined, readOnly: operates ? "" : app.meta().name }),
       // Of a run that cannot be read, nothing is known that could be done.
       actions: operates && run ? actionsOf(run, place.at !== undefined, waitingVerbs(known.requests)) : { shown: [], more: [] },
     });
@@ -186,13 +186,15 @@ export function createRunScreen(app) {
       log: end,
       files: Object.values(files?.artifacts ?? {}).flat().length,
     });
+    // Where there is room, the graph is beside all views.
+    const shownView = view === "graph" && !isNarrow() ? VIEWS[0] : view;
     tabs.update(
       VIEWS.filter((key) => key !== "family" || key === view || run?.origin || run?.children.length).map((key, number) => ({
         ...tabTo(
           place,
           !number && isPhone() ? "Story" : titled(key),
           { view: number ? key : undefined, from: undefined },
-          key === view,
+          key === shownView,
         ),
         key,
         count: counts[key],

@@ -156,10 +156,11 @@ export function createRunData(app, run, heard) {
   function takeRow({ runs: [row] }) {
     const was = known.row;
     known.row = row ?? null;
+    if (!was && row) readRest();
     if (was && row?.seq > was.seq) follow(was.seq); // it was over, and goes on
-    if (!row || (was && was.reason === row.reason && was.status === row.status)) return;
-    if (was && row.asks > was.asks) app.announce(run, `${run} asks a question`);
-    else if (was) app.announce(run, `${run} is ${lookOfRun(row).word}`);
+    if (!row || !was || (was.reason === row.reason && was.status === row.status)) return;
+    if (row.asks > was.asks) app.announce(run, `${run} asks a question`);
+    else app.announce(run, `${run} is ${lookOfRun(row).word}`);
     for (const one of [readers.run, readers.requests, readers.timeline, readers.picture]) one.ask();
   }
 
@@ -248,9 +249,16 @@ export function createRunData(app, run, heard) {
     heard.event(event);
   }
 
+  /** Of a run that is not known to be there, only what says so is read: each other part would be an error in the console. */
   function readAll() {
     readings += 1;
-    for (const one of Object.values(readers)) one.ask(true);
+    for (const one of [readers.row, readers.run]) one.ask(true);
+    if (known.row) readRest();
+  }
+
+  function readRest() {
+    for (const one of Object.values(readers)) if (one !== readers.row && one !== readers.run) one.ask(true);
+    void readAgain();
   }
 
   const currentNodes = () => (at === undefined ? states.nodes : (known.picture?.nodes ?? {}));
@@ -282,6 +290,7 @@ export function createRunData(app, run, heard) {
     setPlace(next) {
       if (known.picture && next === at) return;
       at = next;
+      if (!known.row) return; // it is read when the run is known
       readers.picture.ask(true);
       void readAgain();
     },

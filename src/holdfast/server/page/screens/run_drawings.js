@@ -22,6 +22,9 @@ import { element, setText } from "../shell/elements.js";
  * @property {() => void} again
  */
 
+/** There is no room for the graph beside the other views. */
+export const isNarrow = () => matchMedia("(max-width: 1100px)").matches;
+
 /** There is room for one pane. */
 export const isPhone = () => matchMedia("(max-width: 640px)").matches;
 

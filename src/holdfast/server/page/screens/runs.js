@@ -151,6 +151,9 @@ export function createRunsScreen(app) {
   };
 }
 
+/** A key of the whole page, which is a hint here. */
+const FIND = { keys: ["/"], words: "find", hint: true, act() {} };
+
 /**
  * The elements of the screen, and how they show what the screen knows.
  * @param {App} app
@@ -167,6 +170,8 @@ function createView(app, { more, showFresh }) {
     choicesFrom(app, () => rows),
     app.router.go,
   );
+  /** @type {Set<string>} */
+  const tabsShown = new Set();
   const columns = columnsFor(app);
   const pill = createNewPill(showFresh);
   const [shown, updated] = [element("p", { class: "shown" }), element("p", { class: "updated" })];
@@ -180,11 +185,10 @@ function createView(app, { more, showFresh }) {
     { keys: ["down", "up"], words: "move", act: move },
     { keys: ["enter"], words: "open", hint: true, act: () => withCurrent(open) },
     { keys: ["a"], words: "act", hint: true, act: () => withCurrent(act) },
-    { keys: ["/"], words: "find", hint: true, act: () => app.focusSearch() },
   ];
   const head = element("div", { class: "runs-head" }, tabs.element, spark.element);
   const tools = element("div", { class: "runs-tools" }, filters.element, pill.element, shown);
-  const foot = element("footer", { class: "runs-foot" }, keyHints(keys), updated);
+  const foot = element("footer", { class: "runs-foot" }, keyHints([...keys, FIND]), updated);
   const host = element(
     "main",
     { class: "screen runs", tabindex: "-1" },
@@ -231,7 +235,7 @@ function createView(app, { more, showFresh }) {
 
   function showBoard() {
     const board = app.feed.board();
-    tabs.update(tabsFor(board, place.query));
+    tabs.update(tabsFor(board, place.query, tabsShown));
     spark.element.hidden = !board;
     if (board) spark.update(board.minutes);
   }

@@ -1,6 +1,7 @@
 // Workers: which processes are alive, what they hold, and what waits for them in the queues.
 
-import { agoWords, number, plural } from "../pure/words.js";
+import { agoWords, number } from "../pure/words.js";
+import { processesOf, workersInWords } from "../pure/workers.js";
 import { createBanner, problemBanner } from "../parts/banner.js";
 import { createGauge } from "../parts/gauge.js";
 import { openLimit } from "../parts/queue_limit.js";
@@ -48,14 +49,11 @@ export function createWorkersScreen(app) {
 
   function draw() {
     if (!shown) return;
-    const held = shown.workers.reduce((sum, one) => sum + one.held, 0);
-    const offered = shown.queues.reduce((sum, one) => sum + one.offered, 0);
-    const count = shown.workers.length;
-    const alive = count ? `${number(count)} alive, executing ${plural(held, "run")}` : "No process is alive";
-    setText(summary, `${alive}. ${plural(offered, "run")} on offer.`);
-    workers.update(shown.workers);
+    const processes = processesOf(shown.workers);
+    setText(summary, workersInWords(processes, shown.queues));
+    workers.update(processes);
     queues.update(shown.queues);
-    workers.element.hidden = !count;
+    workers.element.hidden = !processes.length;
   }
 
   return {
