@@ -407,3 +407,14 @@ test("a run that took no time has no folded time", () => {
     [""],
   );
 });
+
+test("the label of the last holder stays on the page", () => {
+  const holders = [
+    { seq: 1, holder: "w-1", started_at: 0, ended_at: 40, end: "died" },
+    { seq: 9, holder: "process 31583 on box", started_at: 59.8, ended_at: null, end: null },
+  ];
+  const shapes = of(heldShapes(holders, [], createTimeScale({ from: 0, to: 60, busy: [], width: 600, now: 60 })), "text");
+  const last = shapes.find((shape) => shape.words.startsWith("pid 31583"));
+  assert.equal(last.attributes["text-anchor"], "end");
+  assert.ok(last.attributes.x <= 624);
+});

@@ -107,3 +107,7 @@ test("a command that the server quotes is code, without its backticks", () => {
     { text: " starts one", code: false },
   ]);
 });
+
+test("the node that the question of a fork is about is set as code", () => {
+  assert.deepEqual(markReason("pay_out was completed at 12:00")[0], { text: "pay_out", code: true });
+});

@@ -29,6 +29,7 @@ export const runOf = ({ arguments: { run, run_id = run } }) => /** @type {any} *
  * @returns {Action | null}
  */
 export function actionFor(run, remedy) {
+  if (remedy.verb === "queue") return { label: "Set limit", place: { screen: "workers", query: {} } };
   const label = VERBS[remedy.verb];
   run = runOf(remedy) ?? run; // a remedy of a child run helps its caller
   if (label === undefined) return null;

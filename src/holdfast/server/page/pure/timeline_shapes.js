@@ -31,6 +31,8 @@ const HELD_Y = 20;
 const LABEL_Y = HELD_Y - 8;
 /** How far a label may be from what it names. */
 const LABEL_OFF_PX = 80;
+/** So much room is after the end of the axis, at least. */
+const EDGE_PX = 20;
 
 /** About how wide a label is. @param {string} words */
 const wide = (words) => 6.3 * words.length;
@@ -236,6 +238,7 @@ const HOLDER_ENDS = { died: "killed", drained: "drained", replaced: "replaced" }
 export function heldShapes(holders, gaps, scale) {
   const shapes = gaps.flatMap((gap) => waitShapes(gap, scale, HELD_Y, true));
   let free = 0; // where the label before ends
+  const edge = (scale.stretches.at(-1)?.right ?? 0) + EDGE_PX;
   inView(holders, scale).forEach(({ piece: holder, x, width }, number, drawn) => {
     const end = HOLDER_ENDS[holder.end ?? ""] ?? "";
     const died = holder.end === "died";
@@ -245,19 +248,24 @@ export function heldShapes(holders, gaps, scale) {
     const tip = [holder.holder ?? "the process that started the run", end, seen, spent].filter(Boolean).join(", ");
     shapes.push(shape(holder.seq, "rect", "held", { x, y: HELD_Y - 3, width: right - x, height: 6, rx: 2 }, tip));
     const left = Math.max(x, free);
-    const room = (drawn[number + 1]?.x ?? Infinity) - left - (died ? wide(end) + 12 : 4);
+    const room = (drawn[number + 1]?.x ?? edge) - left - (died ? wide(end) + 12 : 4);
     const name = holderName(holder);
     const tookOver = drawn[number - 1]?.piece.end === "died" ? " took over" : "";
     const fits = [name + (end && !died ? `, ${end}` : tookOver), name, cutMiddle(name, Math.floor(room / 6.3))];
     const words = fits.find((one) => left < x + LABEL_OFF_PX && one.length > 3 && wide(one) <= room);
+    // The last one has room before its bar, if there is none after it.
+    const before = words || drawn[number + 1] ? undefined : fits.slice(0, 2).find((one) => edge - wide(one) - 4 >= free);
     if (words) {
       shapes.push(textShape(holder.seq, "words", left + 4, LABEL_Y, words));
       free = left + wide(words) + 6;
+    } else if (before) {
+      shapes.push(textShape(holder.seq, "words", edge, LABEL_Y, before, "end"));
+      free = edge;
     }
     if (!died) return;
     shapes.push(pathShape(holder.seq, "cross", `M${right - 4} ${HELD_Y - 4}l8 8m0-8l-8 8`, tip));
-    const before = right - 8 - wide(end);
-    const from = before > free ? before : Math.max(right + 6, free);
+    const inside = right - 8 - wide(end);
+    const from = inside > free ? inside : Math.max(right + 6, free);
     // Too far away to be read with its cross, it is left to the pointer.
     if (from > right + LABEL_OFF_PX) return;
     shapes.push(textShape(`end ${holder.seq}`, "words ask", from, LABEL_Y, end));

@@ -149,7 +149,9 @@ export function markNames(text, names) {
  */
 export function markReason(reason, names = []) {
   const [head] = /^.*?\b(asks|failed): |.*/s.exec(reason) ?? [""];
-  const found = head.matchAll(/\b(?:node|crashed in|now in) ([\w-]+)|^([\w-]+) (?:asks:|waits|is retried|sleeps|did not)/g);
+  const found = head.matchAll(
+    /\b(?:node|crashed in|now in) ([\w-]+)|^([\w-]+) (?:asks:|waits|is retried|sleeps|did not|was (?:completed|begun))/g,
+  );
   const parts = markNames(head, [...names, ...[...found].map((one) => one[1] ?? one[2])]);
   const rest = head === reason ? [] : [{ text: reason.slice(head.length), code: false }];
   return [...parts, ...rest].flatMap((part) => (part.code ? part : markTicks(part.text)));
