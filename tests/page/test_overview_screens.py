@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from contextlib import suppress
+from subprocess import DEVNULL
 
 import pytest
 from page_flows import write_flows
 
+import forked
 import holdfast as hf
 from holdfast.storage.urls import open_store
 
@@ -123,3 +126,21 @@ def test_a_stopped_queue_is_named_wherever_a_run_waits_for_it(tab, served):
     assert finding.locator(".command code").inner_text().endswith("queue still --no-limit")
     page.evaluate("location.hash = '#/runs/order-stopped'")
     page.locator(".standing-sentence", has_text="queue 'still' is stopped").wait_for()
+
+
+def test_a_worker_that_was_killed_stays_as_gone(tab, served):
+    page = open_screen(tab, served, "Workers")
+    words = [sys.executable, "-m", "holdfast.cli", "worker", "shop.py:refund", "--queue", "other"]
+    worker = forked.Popen(words, cwd=served.folder, env=served.environment, stdout=DEVNULL, stderr=DEVNULL)
+    try:
+        row = page.get_by_role("table", name="Workers").get_by_role("row", name=f"process {worker.pid} on")
+        row.get_by_text("takes runs").wait_for()
+        page.get_by_text("2 processes are alive").wait_for()
+    finally:
+        worker.kill()
+        worker.wait()
+    row.get_by_text("gone").wait_for()
+    page.get_by_text("1 process is alive").wait_for()
+    hf.run(served.shop.order, {}, run_id="after-it", store=served.store)
+    page.reload()
+    row.get_by_text("gone").wait_for()

@@ -12,6 +12,9 @@ from holdfast.server.parameters import NoQuery
 from holdfast.storage.contract import STATUSES
 from holdfast.storage.queues import LiveHolder, Minute
 
+GONE_S = 3600.0
+"""For how many seconds a worker that is gone is listed."""
+
 
 class BoardView(msgspec.Struct, frozen=True, kw_only=True):
     """The store at a glance."""
@@ -45,7 +48,9 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """The queues from which it claims runs; empty: all queues."""
     version: str
     held: int
-    """How many runs it holds."""
+    """How many runs it holds; of one that is gone: how many it left, which are on offer."""
+    gone: bool
+    """True if it is not alive any more, and has not ended in order."""
     since: float | None
     """When it was first seen; null if an older version of Holdfast registered it."""
     seen_at: float
@@ -56,7 +61,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerList(msgspec.Struct, frozen=True):
-    """The live engines, those that hold most runs first."""
+    """The live engines, those that hold most runs first; then the workers that are gone since less than an hour, latest first."""
 
     workers: list[WorkerView]
 
@@ -82,16 +87,18 @@ def read_board(backend: Backend) -> BoardView:
 
 
 def list_workers(call: HttpCall[NoQuery, None]) -> WorkerList:
-    """List the live engines: what they execute, what they hold, and when they were last seen."""
-    holders = call.backend.store.queues.holders()
-    return WorkerList([_worker(one) for one in sorted(holders, key=lambda one: (-one.held, one.holder.id))])
+    """List the live engines: what they execute, what they hold, and when they were last seen; and workers that are gone."""
+    queues, since = call.backend.store.queues, call.backend.store.now() - GONE_S
+    live = sorted(queues.holders(), key=lambda one: (-one.held, one.holder.id))
+    gone = sorted((one for one in queues.gone() if one.seen_at > since), key=lambda one: -one.seen_at)
+    return WorkerList([*(_worker(one) for one in live), *(_worker(one, gone=True) for one in gone)])
 
 
 def _is_bad(found: Diagnosis) -> bool:
     return not found.waits
 
 
-def _worker(one: LiveHolder) -> WorkerView:
+def _worker(one: LiveHolder, *, gone: bool = False) -> WorkerView:
     holder = one.holder
     return WorkerView(
         id=holder.id,
@@ -103,6 +110,7 @@ def _worker(one: LiveHolder) -> WorkerView:
         queues=holder.queues,
         version=holder.version,
         held=one.held,
+        gone=gone,
         since=one.registered_at,
         seen_at=one.seen_at,
         expires_at=one.seen_at + holder.ttl_s,

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
-from holdfast.storage.queues import LiveHolder, OnOffer, Queue, Refusal, Taken, Wanted, Why
+from holdfast.storage.queues import GONE_KEPT, LiveHolder, OnOffer, Queue, Refusal, Taken, Wanted, Why
 from holdfast.storage.sql_rows import read_holder
 
 K = TypeVar("K", int, str)
@@ -50,6 +50,8 @@ class Fates(Generic[K]):
         """Keys of the holders whose leases do not protect their runs: the leases have expired or the process is dead."""
         self.dead: list[K] = []
         """Keys of the lost holders whose process is known to be dead, so that they will never renew their leases."""
+        self.gone: dict[K, Holder] = {}
+        """The lost holders that were workers: they have not ended in order."""
         for key, expires_at, seen_at, registered_at, *cells, calls in told:
             holder = read_holder(cells, calls)
             state = alive(holder)
@@ -60,6 +62,9 @@ class Fates(Generic[K]):
                 self._seen[key] = seen_at, registered_at
                 continue
             self.lost.append(key)
+            if holder.flows:
+                self.gone[key] = holder
+                self._seen[key] = seen_at, registered_at
             if state is False:
                 self.dead.append(key)
 
@@ -73,11 +78,24 @@ class Fates(Generic[K]):
 
     def list_live(self, told: Iterable[Cells]) -> list[LiveHolder]:
         """Return the live holders, ordered by id. `told` are the rows of the query `held_runs`."""
+        return self._listed(self.live, told)
+
+    def list_gone(self, told: Iterable[Cells]) -> list[LiveHolder]:
+        """Return the workers that are not alive and have not ended in order, ordered by id."""
+        return self._listed(self.gone, told)
+
+    def superfluous(self) -> list[K]:
+        """Return the keys of dead holders whose rows tell nothing: all but the workers that were last seen."""
+        workers = sorted((key for key in self.dead if key in self.gone), key=lambda key: -self._seen[key][0])
+        kept = frozenset(workers[:GONE_KEPT])
+        return [key for key in self.dead if key not in kept]
+
+    def _listed(self, holders: Mapping[K, Holder], told: Iterable[Cells]) -> list[LiveHolder]:
         held: Counter[K] = Counter()
         for _, holder, count in told:
             held[holder] += count
         found = []
-        for key, holder in self.live.items():
+        for key, holder in holders.items():
             seen_at, registered_at = self._seen[key]
             found.append(
                 LiveHolder(holder=holder, held=held[key], registered_at=registered_at, seen_at=seen_at)

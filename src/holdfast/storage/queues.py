@@ -29,6 +29,9 @@ FENCE_STEP = 1_000_000
 """How much every fence grows when a store is restored from a copy. This is far more than the number of times that a run can have
 been claimed since the copy was made, so all fences that were granted in between are invalid."""
 
+GONE_KEPT = 20
+"""How many workers whose process is dead a store keeps, so that people see what has happened to them."""
+
 Why: TypeAlias = Literal["pending", "running", "interrupted", "due", "asked"]
 
 
@@ -211,6 +214,12 @@ class Queues(Protocol):
         """Return the live holders, whether or not they are workers, ordered by id. A holder's flows, queues and version are those
         of its last renewal or claim.
         """
+
+    def gone(self) -> list[LiveHolder]:
+        """Return workers that are not alive any more and have not ended in order, ordered by id: at least the `GONE_KEPT` that
+        were last seen, for a day. `held` is the number of runs that they left, which are on offer.
+        """
+        ...
 
     def waiting(self, run_ids: Collection[str]) -> list[Request]:
         """Return the requests that wait for these runs, oldest first. Unknown runs have none."""

@@ -511,6 +511,23 @@ class QueuesConformance(RefusalsConformance):
             Queue(name="old"),
         ]
 
+    def test_a_worker_that_did_not_end_in_order_is_gone_and_stays_so(self) -> None:
+        worker = msgspec.structs.replace(self.worker, flows=("flow",), ttl_s=1.0)
+        self.create_held(worker, "left")
+        self.store.renew(msgspec.structs.replace(self.rival, flows=("flow",)))
+        self.store.renew(Holder(id="program", ttl_s=1.0))
+        assert self.queues.gone() == []
+        self.time.pass_s(2)
+        (gone,) = self.queues.gone()
+        assert (gone.holder.id, gone.held, gone.seen_at) == (worker.id, 1, self.time.at - 2)
+        assert self.queues.give_back([worker.id]) == [worker.id]
+        assert [(one.holder.id, one.held) for one in self.queues.gone()] == [(worker.id, 0)]
+        self.store.renew(worker)
+        assert self.queues.gone() == []
+        self.store.renew(msgspec.structs.replace(worker, ttl_s=0.0))  # it ends in order
+        self.time.pass_s(2)
+        assert self.queues.gone() == []
+
     def test_queues_are_full_from_their_limit_on(self) -> None:
         self.create_held(self.rival, "held", queue="mail")
         self.create_held(msgspec.structs.replace(self.worker, ttl_s=1.0), "over", queue="lost")

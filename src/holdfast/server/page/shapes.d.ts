@@ -84,6 +84,8 @@ export interface Worker {
   queues: string[];
   version: string;
   held: number;
+  /** It is not alive any more, and has not ended in order. */
+  gone: boolean;
   since: number | null;
   seen_at: number;
   expires_at: number;

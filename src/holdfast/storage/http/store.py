@@ -414,7 +414,7 @@ class RemoteQueues(_Part):
     def hush(self) -> None:
         return
 
-    take = held_by = refuse = give_back = next_due = limit = hear = renew_generation = _only_there
+    take = held_by = gone = refuse = give_back = next_due = limit = hear = renew_generation = _only_there
 
 
 class RemoteUpkeep(_Part):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 
 import msgspec
@@ -124,20 +124,29 @@ class MemoryQueues:
 
     def holders(self) -> list[LiveHolder]:
         with self._use() as data:
-            held = Counter(run.head.holder for run in data.runs.values())
-            live = sorted(engine for engine in self._live(data) if engine is not None)
-            found = []
-            for engine in live:
-                holder, expires_at = data.holders[engine]
-                found.append(
-                    LiveHolder(
-                        holder=holder,
-                        held=held[engine],
-                        registered_at=data.registered[engine],
-                        seen_at=expires_at - holder.ttl_s,
-                    )
+            return self._listed(data, (engine for engine in self._live(data) if engine is not None))
+
+    def gone(self) -> list[LiveHolder]:
+        with self._use() as data:
+            live = self._live(data)
+            workers = (engine for engine, (holder, _) in data.holders.items() if holder.flows)
+            return self._listed(data, (engine for engine in workers if engine not in live))
+
+    @staticmethod
+    def _listed(data: Data, engines: Iterable[str]) -> list[LiveHolder]:
+        held = Counter(run.head.holder for run in data.runs.values())
+        found = []
+        for engine in sorted(engines):
+            holder, expires_at = data.holders[engine]
+            found.append(
+                LiveHolder(
+                    holder=holder,
+                    held=held[engine],
+                    registered_at=data.registered[engine],
+                    seen_at=expires_at - holder.ttl_s,
                 )
-            return found
+            )
+        return found
 
     def waiting(self, run_ids: Collection[str]) -> list[Request]:
         with self._use() as data:
@@ -208,7 +217,8 @@ class MemoryQueues:
                 if run.head.holder in gone:
                     run.head = msgspec.structs.replace(run.head, holder=None)
             for engine in gone:
-                data.drop_holder(engine)
+                if not data.holders[engine][0].flows:
+                    data.drop_holder(engine)
             if gone:
                 data.tell()
             return gone

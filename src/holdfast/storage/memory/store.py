@@ -247,6 +247,7 @@ class MemoryStore:
             if (
                 old is not None
                 and old.id != holder.id
+                and not old.flows
                 and self._alive(old) is False
                 and old.id not in _find_holders(data)
             ):

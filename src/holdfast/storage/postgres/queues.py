@@ -105,11 +105,13 @@ class PostgresQueues:
         self._renew = renew
         self._alive = alive
         self._listener = PostgresListener(database)
+        self._buried: frozenset[str] = frozenset()
+        """The dead holders whose runs were released: those of them that were workers are kept to be seen."""
 
     def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
         fates = self._fates()
-        if fates.dead:
-            self._bury(fates.dead)
+        if self._buried.symmetric_difference(fates.dead):
+            self._bury(fates)
         taken: list[Taken] = []
         width, missed = wanted.limit + _AT_LEAST, False
         for _ in range(_TRIES):
@@ -172,16 +174,20 @@ class PostgresQueues:
         fates = Fates[str](told, 0.0, self._alive, holder.id)
         return room(limits, fates.held(transaction.rows("held_runs")))
 
-    def _bury(self, dead: Sequence[str]) -> None:
+    def _bury(self, fates: Fates[str]) -> None:
         """Release the runs of dead processes, so that they are on offer like all others."""
+        fresh, superfluous = [one for one in fates.dead if one not in self._buried], fates.superfluous()
 
         def write(session: Session) -> None:
             with session.transaction() as transaction:
-                for engine in dead:
+                for engine in fresh:
                     transaction.do("release_all", engine)
+                for engine in superfluous:
                     transaction.do("drop_idle_holder", engine)
 
-        self._database.write("claim", write)
+        if fresh or superfluous:
+            self._database.write("claim", write)
+        self._buried = frozenset(fates.dead)
 
     def next_due(self, wanted: Wanted) -> float | None:
         fates = self._fates()
@@ -255,6 +261,9 @@ class PostgresQueues:
     def holders(self) -> list[LiveHolder]:
         return self._fates().list_live(self._database.read("held_runs"))
 
+    def gone(self) -> list[LiveHolder]:
+        return self._fates().list_gone(self._database.read("held_runs"))
+
     def waiting(self, run_ids: Collection[str]) -> list[Request]:
         asked = Texts(list(dict.fromkeys(run_ids)))
         return [request_of(cells) for cells in self._database.read("inbox_of_many", asked)] if run_ids else []
@@ -314,7 +323,8 @@ class PostgresQueues:
             gone = transaction.rows("lock_gone", engine, engine in fates.dead, self._given_now())
             if gone:
                 transaction.do("release_all", engine)
-                transaction.do("drop_idle_holder", engine)
+                if engine not in fates.gone:
+                    transaction.do("drop_idle_holder", engine)
                 transaction.do("notify")
         return bool(gone)
 

@@ -219,7 +219,7 @@ class PostgresStore:
                 raise RunHeld(run_id, old.describe())
         self._renew(transaction, holder)
         transaction.do("take_lease", run, holder.id, fence + 1)
-        if old is not None and self._alive(old) is False:
+        if old is not None and not old.flows and self._alive(old) is False:
             transaction.do("drop_idle_holder", old.id)
         return Lease(run_id, fence + 1, seq)
 

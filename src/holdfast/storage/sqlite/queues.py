@@ -90,8 +90,10 @@ class SqliteQueues:
         return taken
 
     def _take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
-        for dead in self._fates(self._within).dead:
+        before = self._fates(self._within)
+        for dead in before.dead:
             self._database.do("release_dead", dead)
+        for dead in before.superfluous():
             self._database.do("drop_idle_holder", dead)
         fates = self._fates(self._within, holder.id)
         offers = self._offers(self._within, wanted, fates, wanted.limit)
@@ -136,6 +138,9 @@ class SqliteQueues:
     def holders(self) -> list[LiveHolder]:
         return self._fates(self._database.read).list_live(self._database.read("held_runs"))
 
+    def gone(self) -> list[LiveHolder]:
+        return self._fates(self._database.read).list_gone(self._database.read("held_runs"))
+
     def waiting(self, run_ids: Collection[str]) -> list[Request]:
         asked = _json(list(dict.fromkeys(run_ids)))
         return [request_of(cells) for cells in self._database.read("inbox_of_many", asked)] if run_ids else []
@@ -179,11 +184,13 @@ class SqliteQueues:
     def give_back(self, holders: Collection[str]) -> list[str]:
         def write() -> list[str]:
             told = self._within("holders")
-            lost = frozenset(Fates[int](told, self._database.now(), self._alive).lost)
+            fates = Fates[int](told, self._database.now(), self._alive)
+            lost = frozenset(fates.lost)
             gone = {engine: key for key, _, _, _, engine, *_ in told if key in lost and engine in holders}
             for key in gone.values():
                 self._database.do("release_dead", key)
-                self._database.do("drop_idle_holder", key)
+                if key not in fates.gone:
+                    self._database.do("drop_idle_holder", key)
             return sorted(gone)
 
         gone: list[str] = self._database.commit("claim", write)

@@ -226,7 +226,7 @@ class SqliteStore:
             raise RunHeld(run_id, old.describe())
         key = self._database.do("renew_holder", *self._database.renewed(holder)).get
         self._database.do("take_lease", run, key, fence + 1)
-        if old is not None and old.id != holder.id and self._alive(old) is False:
+        if old is not None and old.id != holder.id and not old.flows and self._alive(old) is False:
             self._database.do("drop_idle_holder", old_key)
         return Lease(run_id, fence + 1, seq)
 

@@ -16,12 +16,20 @@ export function processesOf(engines) {
   /** @type {Map<string, Worker>} */
   const found = new Map();
   for (const one of engines) {
-    const known = found.get(one.name);
+    const key = `${one.name} ${one.gone}`;
+    const known = found.get(key);
     const [first, other] = known && !one.is_worker ? [known, one] : [one, known];
     const flows = [...new Set([...first.flows, ...(other?.is_worker ? other.flows : [])])];
-    found.set(one.name, { ...first, flows, held: first.held + (other?.held ?? 0) });
+    found.set(key, { ...first, flows, held: first.held + (other?.held ?? 0) });
   }
   return [...found.values()];
+}
+
+/** @param {Worker} worker @returns {import("./statuses.js").Look} */
+export function lookOfWorker({ gone, held, is_worker }) {
+  if (gone) return { word: held ? `gone; ${plural(held, "run")} on offer` : "gone", glyph: "crashed", tone: "ask" };
+  if (is_worker) return { word: "takes runs", glyph: "pulse", tone: "accent" };
+  return { word: "takes no new runs", glyph: "interrupted", tone: "rest" };
 }
 
 /** How much of a queue is executed. With the limit 0, it is stopped: no run of it begins. @param {Queue} queue */
@@ -35,11 +43,12 @@ export function queueWords({ held, limit }) {
  * @param {Queue[]} queues
  */
 export function workersInWords(processes, queues) {
-  const held = processes.reduce((sum, one) => sum + one.held, 0);
+  const alive = processes.filter((one) => !one.gone);
+  const held = alive.reduce((sum, one) => sum + one.held, 0);
   const offered = queues.reduce((sum, one) => sum + one.offered, 0);
-  const count = processes.length;
-  const alive = count
+  const count = alive.length;
+  const words = count
     ? `${plural(count, "process is", "processes are")} alive and ${count > 1 ? "execute" : "executes"} ${plural(held, "run")}`
     : "No process is alive";
-  return `${alive}. ${plural(offered, "run waits", "runs wait")} for a worker.`;
+  return `${words}. ${plural(offered, "run waits", "runs wait")} for a worker.`;
 }

@@ -1,7 +1,7 @@
 // Workers: which processes are alive, what they hold, and what waits for them in the queues.
 
 import { agoWords, number } from "../pure/words.js";
-import { processesOf, workersInWords } from "../pure/workers.js";
+import { lookOfWorker, processesOf, workersInWords } from "../pure/workers.js";
 import { createBanner, problemBanner } from "../parts/banner.js";
 import { createGauge } from "../parts/gauge.js";
 import { openLimit } from "../parts/queue_limit.js";
@@ -17,8 +17,6 @@ import { button, element, setAttribute, setText } from "../shell/elements.js";
  */
 
 const WORKERS_REFRESH_S = 3;
-const TAKES = /** @type {const} */ ({ word: "takes runs", glyph: "pulse", tone: "accent" });
-const TAKES_NONE = /** @type {const} */ ({ word: "takes no new runs", glyph: "interrupted", tone: "rest" });
 
 /**
  * @param {App} app
@@ -83,7 +81,7 @@ export function createWorkersScreen(app) {
 const workerColumns = (app) => [
   { name: "w-status", label: "Status", make: createWorkerStatus },
   textColumn("w-worker", "Process", (one) => one.name, "code"),
-  textColumn("w-held end", "Runs held", (one) => number(one.held)),
+  textColumn("w-held end", "Runs held", (one) => (one.gone ? "–" : number(one.held))),
   textColumn("c-reason", "Flows", (one) => one.flows.join(", ") || "–"),
   textColumn("w-queues", "Queues", (one) => (one.is_worker ? one.queues.join(", ") || "all" : "–")),
   textColumn("w-version end", "Version", (one) => one.version || "–"),
@@ -93,7 +91,7 @@ const workerColumns = (app) => [
 /** @returns {import("../shell/elements.js").Part<Worker>} */
 function createWorkerStatus() {
   const status = createStatus();
-  return { element: status.element, update: (one) => status.update(one.is_worker ? TAKES : TAKES_NONE) };
+  return { element: status.element, update: (one) => status.update(lookOfWorker(one)) };
 }
 
 /**
