@@ -250,6 +250,26 @@ test("a stretch that the reader opened, a small flow and a branch are not folded
   );
 });
 
+test("a line that goes around other boxes parts two stretches, because it would run behind those boxes", () => {
+  const [[x, from], [, to]] = LONG.lines[30].points;
+  const around = [
+    [x, from],
+    [x, from + 8],
+    [8, from + 8],
+    [8, to - 8],
+    [x, to - 8],
+    [x, to],
+  ];
+  const lines = LONG.lines.with(30, { ...LONG.lines[30], points: around });
+  const folded = foldCompleted({ ...LONG, lines }, isBefore(60), new Set());
+  const parts = folded.boxes.filter((one) => one.kind === "fold");
+  assert.deepEqual(
+    parts.map((part) => part.members.length),
+    [31, 29],
+  );
+  assert.ok(folded.lines.find((one) => one.source === parts[0].name).points.some(([at]) => at === 8));
+});
+
 const MEMBERS = Array.from({ length: 24 }, (_, at) => `load_${at}`);
 // prettier-ignore
 const STACKED = {

@@ -178,11 +178,13 @@ function findStretches(picture, isDone) {
   const { boxes, into, from } = netOf(picture);
   /** Box -> the box to which it leads straight on. @type {Map<Box | undefined, Box>} */
   const next = new Map();
-  for (const { source, target, kind } of picture.lines) {
+  for (const { source, target, kind, points } of picture.lines) {
     const ends = [boxes.get(source), boxes.get(target)];
+    // A line that goes around other boxes would run behind them, if a stretch were drawn in its place.
+    const isStraight = points.every(([x]) => x === points[0][0]);
     const isOnly = kind === "forward" && from.get(source)?.length === 1 && into.get(target)?.length === 1;
     const areDone = ends.every((box) => box?.kind === "node" && !box.stack && isDone(box.name));
-    if (isOnly && areDone && ends[1] && ends[0]?.x === ends[1].x) next.set(ends[0], ends[1]);
+    if (isOnly && isStraight && areDone && ends[1]) next.set(ends[0], ends[1]);
   }
   const later = new Set(next.values());
   return picture.boxes
