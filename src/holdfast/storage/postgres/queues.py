@@ -106,7 +106,7 @@ class PostgresQueues:
         self._alive = alive
         self._listener = PostgresListener(database)
         self._buried: frozenset[str] = frozenset()
-        """The dead holders whose runs were released: those of them that were workers are kept to be seen."""
+        """The dead holders whose runs were released. Workers among them are kept to be seen."""
 
     def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
         fates = self._fates()

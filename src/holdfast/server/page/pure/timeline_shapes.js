@@ -252,9 +252,13 @@ export function heldShapes(holders, gaps, scale) {
     const name = holderName(holder);
     const tookOver = drawn[number - 1]?.piece.end === "died" ? " took over" : "";
     const fits = [name + (end && !died ? `, ${end}` : tookOver), name, cutMiddle(name, Math.floor(room / 6.3))];
-    const words = fits.find((one) => left < x + LABEL_OFF_PX && one.length > 3 && wide(one) <= room);
+    const isNear = left < x + LABEL_OFF_PX;
+    /** @param {string} one */
+    const hasRoom = (one) => isNear && one.length > 3 && wide(one) <= room;
+    const whole = fits.slice(0, 2);
     // The last one has room before its bar, if there is none after it.
-    const before = words || drawn[number + 1] ? undefined : fits.slice(0, 2).find((one) => edge - wide(one) - 4 >= free);
+    const before = whole.some(hasRoom) || drawn[number + 1] ? undefined : whole.find((one) => edge - wide(one) - 4 >= free);
+    const words = before ? undefined : fits.find(hasRoom);
     if (words) {
       shapes.push(textShape(holder.seq, "words", left + 4, LABEL_Y, words));
       free = left + wide(words) + 6;
