@@ -208,7 +208,7 @@ class KeptTab(Tab):
         """Leave what a test has done to the pages. In between they show a screen that leaves its element alone."""
         self.allowed = ()
         for origin, page in self._pages.items():
-            page.unroute_all()
+            page.unroute_all(behavior="wait")
             if page.viewport_size != VIEWPORT:
                 page.set_viewport_size(VIEWPORT)
             page.mouse.move(0, 0)
