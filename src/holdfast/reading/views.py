@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, Literal, TypeVar
 
@@ -319,17 +320,18 @@ def run_view(
     children: tuple[ChildView, ...] = (),
     *,
     is_past: bool = False,
+    load: Callable[[Values], S] | None = None,
 ) -> Run[S]:
     """Return the view of a run, from its state, its row and its children (`relatives.children_of`). Its state is typed if the
     flow is given and has the same version of the state. A node that waits is shown as waiting also while the process that
     executes it keeps it in memory, unless the run is paused as soon as that node has ended. `is_past` is True if the run has
-    moved on since.
+    moved on since. `load` makes the typed state, if the caller can do so without a copy of all values.
     """
     waiting = state.waiting_in_memory() if row is not None and row.held and not state.paused else []
     status: RunStatus = state.status if state.status != "new" else "pending"
     if status == "running" and state.running == len(waiting) and not is_past:
         status = "waiting"
-    typed, misfit = _typed(state, flow)
+    typed, misfit = _typed(state, flow, load)
     run: Run[S] = (UnfitRun if misfit else Run)(
         id=state.run_id,
         flow=state.flow,
@@ -421,7 +423,13 @@ def held_by(row: RunRow) -> str | None:
     return row.holder.describe() if row.held and row.holder is not None else None
 
 
-def load_state(run_id: str, values: Values, version: int, flow: Flow[Any] | None) -> Any:
+def load_state(
+    run_id: str,
+    values: Values,
+    version: int,
+    flow: Flow[Any] | None,
+    load: Callable[[Values], Any] | None = None,
+) -> Any:
     """Return the values of a run's state, which has this version, as the flow types them. They stay plain data if the flow is
     unknown, or if their version is older: the new code knows it, and a resume upgrades them. Raises `StateError` if they do not
     fit. Values of a newer version never do, also if they have the fields of the type: they may mean something else.
@@ -436,7 +444,7 @@ def load_state(run_id: str, values: Values, version: int, flow: Flow[Any] | None
             f"upgraded the run. Use the newer code to read its state; {plain}"
         )
     try:
-        return flow.state.load(values)
+        return (load or flow.state.load)(values)
     except StateError as misfit:
         raise StateError(
             f"run {run_id!r}: {end_sentence(str(misfit))} {plain}", field=misfit.field
@@ -459,11 +467,11 @@ def without_misfit(run: Run[Any]) -> Run[Any]:
     return Run(**msgspec.structs.asdict(run)) if isinstance(run, UnfitRun) else run
 
 
-def _typed(state: RunState, flow: Flow[Any] | None) -> tuple[Any, str]:
+def _typed(state: RunState, flow: Flow[Any] | None, load: Callable[[Values], Any] | None) -> tuple[Any, str]:
     """Return the state as its flow types it, and an empty text; or plain data, and why it does not fit the flow."""
     misfit = ""
     try:
-        typed = load_state(state.run_id, state.values, state.state_version, flow)
+        typed = load_state(state.run_id, state.values, state.state_version, flow, load)
         if typed is not state.values:
             return typed, ""
     except StateError as fault:

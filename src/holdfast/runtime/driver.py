@@ -173,7 +173,7 @@ class Driver:
             self.services.faults[run_id] = journal.fault
         state = journal.state
         children = children_of(self.services.store, state) if state.called else ()
-        return run_view(state, None, journal.flow, children)
+        return run_view(state, None, journal.flow, children, load=journal.load)
 
     async def drive_family(
         self, run_id: str, drive: Awaitable[Run[Any]], *, is_new: bool = False

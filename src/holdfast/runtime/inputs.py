@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from itertools import accumulate, islice
-from typing import Any
+from typing import Any, cast
 
 from holdfast.core.codec import Codec
 from holdfast.core.events import Values
@@ -45,7 +45,7 @@ class Inputs:
         self.type = state_type
         self._kept: dict[str, _Kept] = {}
         self._weighed: dict[str, tuple[Any, int, bool]] = {}
-        """Field -> its value, how many members that has, and whether it is large."""
+        """Field -> its value, how many members that has, and whether it is large and may be handed on."""
         self._may: dict[str, bool] = {}
         """Field -> whether its values may be handed on. If a change of them could go unnoticed, they are always copied."""
 
@@ -56,7 +56,7 @@ class Inputs:
         typed: dict[str, Any] = {}
         for field, plain in values.items():
             kind = type(plain)
-            if (kind is list or kind is dict) and self._is_large(field, plain):
+            if (kind is list or kind is dict) and self._may_hand_on(field, plain):
                 value = self._hand_on(field, plain)
                 if value is not None:
                     typed[field] = value
@@ -72,15 +72,15 @@ class Inputs:
                 found[field] = len(values[field])
         return found
 
-    def _is_large(self, field: str, plain: Any) -> bool:
+    def _may_hand_on(self, field: str, plain: Any) -> bool:
         known = self._weighed.get(field)
         if known is not None and known[0] is plain and known[1] == len(plain):
             return known[2]
-        is_large = self._may.get(field, True) and _has_members(plain, LARGE)
-        if is_large and field not in self._may:
-            is_large = self._may[field] = self.type.converts_members(field)
-        self._weighed[field] = (plain, len(plain), is_large)
-        return is_large
+        hands_on = self._may.get(field, True) and is_large(plain)
+        if hands_on and field not in self._may:
+            hands_on = self._may[field] = self.type.converts_members(field)
+        self._weighed[field] = (plain, len(plain), hands_on)
+        return hands_on
 
     def _hand_on(self, field: str, plain: Any) -> Any:
         """Return the value of a large field; None if the call gets a copy."""
@@ -223,13 +223,15 @@ def _parts(value: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
     return (None, tuple(value)) if type(value) is list else (tuple(value), tuple(value.values()))
 
 
-def _has_members(plain: Any, least: int) -> bool:
-    """Return whether a value has at least this many members, with those of the containers inside it."""
-    count, todo = 0, [plain]
+def is_large(plain: Any) -> bool:
+    """Return whether a value has enough members for a proof to cost less than a copy."""
+    if type(plain) is not list and type(plain) is not dict:
+        return False
+    count, todo = 0, [cast("Any", plain)]
     while todo:
         inner = todo.pop()
         count += len(inner)
-        if count >= least:
+        if count >= LARGE:
             return True
         members = inner if type(inner) is list else inner.values()
         todo += [member for member in members if type(member) is list or type(member) is dict]

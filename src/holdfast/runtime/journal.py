@@ -30,6 +30,7 @@ from holdfast.core.kinds import CHECKPOINTS, ENDS, HEARD, MOVES, OURS, RESULTS
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import RunState
 from holdfast.core.situation import SAYS, Said, Situation, said_by, telling_kind
+from holdfast.core.state import StateType
 from holdfast.core.writers import Writers
 from holdfast.errors import (
     FenceLost,
@@ -49,7 +50,7 @@ from holdfast.reading.chunks import Streamer
 from holdfast.reading.history import view_of
 from holdfast.reading.previews import Mended
 from holdfast.runtime.failures import NodeFaults
-from holdfast.runtime.inputs import Inputs
+from holdfast.runtime.inputs import Inputs, is_large
 from holdfast.runtime.services import Services
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Along, Append, NewRun, Request, Row, RunRow, Snapshot
@@ -121,12 +122,8 @@ class Journal:
     """How many of these bytes are before the end of the last step."""
     _blobs: tuple[Blob, ...] = ()
     """The blobs that unsaved events refer to."""
-    _may_be_large = False
-    """True if an event was so large that the state may have large values."""
     _state_bytes = 16 * 1024
     """Bytes of the last snapshot; before the first snapshot, an assumed size."""
-    inputs: Inputs | None = None
-    """Makes the states that calls get; None as long as the state is small, so that they are simply copies."""
     _given_up: BaseException | None = None
     _sent: Append | None = None
     """The append that is under way; there is never more than one."""
@@ -141,6 +138,8 @@ class Journal:
         self.services = services
         self.flow = flow
         self.state = state
+        self.inputs: Inputs | StateType[Any] = flow.state
+        """Makes the states that calls get. They are simply copies as long as the state has no large value."""
         self.fence = fence
         self.saved_seq = row.seq if row is not None else 0
         self.digest = row.digest if row is not None else b""
@@ -190,15 +189,17 @@ class Journal:
         topology, state = self.flow.topology, self.state
         self.ready, self.writers = Readiness(topology, state), Writers(topology, state)
         self.executes = True
+        if any(map(is_large, state.values.values())):
+            self._hand_values_on()
 
     def load(self, values: Values) -> Any:
         """Return the state with these values for one call of a node or a router, which may change it. Raises `StateError`."""
-        if self.inputs is None:
-            grown = self._tail_bytes >= _GROWN and self.flow.state.grows
-            if not (self._may_be_large or grown or self._tail_from):
-                return self.flow.state.load(values)
-            self.inputs = Inputs(self.flow.state)
         return self.inputs.load(values)
+
+    def _hand_values_on(self) -> None:
+        """Hand large values of the state from call to call, because it may have some."""
+        if self.inputs is self.flow.state:
+            self.inputs = Inputs(self.flow.state)
 
     @property
     def fault(self) -> BaseException | None:
@@ -241,7 +242,7 @@ class Journal:
                 self._check(event, encoded)
             since = self._since_checkpoint + (size := len(encoded.body))
             if size >= _LARGE_EVENT:
-                self._may_be_large = True
+                self._hand_values_on()
             if since > self._light:
                 encoded = self._weighed(event, encoded)
                 since = self._since_checkpoint + len(encoded.body)
@@ -536,6 +537,8 @@ class Journal:
         """Return the snapshot for this append, if it is time for one, and the blobs that it refers to."""
         tail_events = self.state.seq - self._tail_from
         tail_bytes = self._tail_bytes + _ROW_BYTES * tail_events
+        if self._tail_bytes >= _GROWN and self.flow.state.grows:
+            self._hand_values_on()
         heavy = max(SNAPSHOT_BYTES_MIN, 4 * self._state_bytes)
         if tail_bytes < heavy and tail_events < SNAPSHOT_EVENTS_MAX:
             light_for_event = (

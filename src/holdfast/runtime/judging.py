@@ -227,7 +227,7 @@ def _accept(journal: Journal, node: Node, result: Any, artifacts: dict[str, Any]
     flow, state, faults, name = journal.flow, journal.state, journal.faults, node.name
     if node.wiring is not None:
         return outcomes.complete_ruled(flow, state, faults, name, result, journal.at, artifacts)
-    return outcomes.complete_node(flow, state, journal.writers, faults, name, result, artifacts, journal.load)
+    return outcomes.complete_node(flow, state, journal.writers, faults, name, result, journal.load, artifacts)
 
 
 def _judge(

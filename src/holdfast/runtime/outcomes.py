@@ -60,30 +60,14 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 # --- returned ----------------------------------------------------------------------------------------
 
 
-def complete_node(
-    flow: Flow[Any],
-    state: RunState,
-    writers: Writers,
-    faults: NodeFaults,
-    name: str,
-    changes: Changes,
-    artifacts: dict[str, Any],
-    load: Loader,
-) -> list[events.Event]:
-    """Return the events for a node that returned, and made these changes. Raises `StateError` if they do not fit the state; then
-    nothing is recorded. An exception of the node's router is kept in `faults`.
-    """
-    return _finish_node(flow, state, writers, faults, name, changes, [], load, artifacts)
-
-
 def find_changes(
-    flow: Flow[Any], name: str, values: Values, given: Any, returned: Any, inputs: Inputs | None = None
+    flow: Flow[Any], name: str, values: Values, given: Any, returned: Any, inputs: object = None
 ) -> Changes:
     """Return the changes that a node's result makes to its input. Raises `StateError`. For a node in another process, this
     function is called in that process.
     """
     known: Mapping[str, int] = {}
-    if inputs is not None and flow.state.is_whole(returned, given):
+    if type(inputs) is Inputs and flow.state.is_whole(returned, given):
         known = inputs.unchanged(given if returned is None else returned, values)
     changes = flow.state.changes(returned, values, node=name, given=given, known=known)
     if returned is None:
@@ -101,7 +85,7 @@ def answer_node(
     load: Loader,
 ) -> list[events.Event]:
     """Return the events for a question node that was answered: its result is this update, as plain data."""
-    return _finish_node(flow, state, writers, faults, name, flow.state.by_hand(update, node=name), [], load)
+    return complete_node(flow, state, writers, faults, name, flow.state.by_hand(update, node=name), load)
 
 
 def complete_items(
@@ -120,20 +104,23 @@ def complete_items(
             node=name,
             field=field,
         )
-    return _finish_node(flow, state, writers, faults, name, Changes(), results, load)
+    return complete_node(flow, state, writers, faults, name, Changes(), load, items=results)
 
 
-def _finish_node(
+def complete_node(
     flow: Flow[Any],
     state: RunState,
     writers: Writers,
     faults: NodeFaults,
     name: str,
     changes: Changes,
-    items: Sequence[Changes],
     load: Loader,
     artifacts: dict[str, Any] | None = None,
+    items: Sequence[Changes] = (),
 ) -> list[events.Event]:
+    """Return the events for a node that returned, and made these changes, or whose items did. Raises `StateError` if they do not
+    fit the state; then nothing is recorded. An exception of the node's router is kept in `faults`.
+    """
     node = state.nodes[name]
     _refuse_conflict(flow, state, writers, name, changes, items)
     routes, unroutable = None, None

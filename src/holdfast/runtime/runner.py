@@ -5,7 +5,7 @@ in one append; only when that is durable are the nodes called (`durability="sync
 append is under way and waits for it before the next one; `"exit"` saves when the run stops. A node that is not idempotent,
 or that a policy or a verification judges, is always called after its start is durable.
 
-The runner stops when the run has ended, or cannot continue without an answer, a signal or an recorders. It then releases the
+The runner stops when the run has ended, or cannot continue without an answer, a signal or an edit. It then releases the
 lease. A `Halt` (shutdown, cancel, timeout) stops the nodes first, and records which were interrupted.
 
 A run has no coroutine. Instead, `_advance` is called (a look) whenever a node has ended, a request has arrived, or a timer is
@@ -108,8 +108,6 @@ class Runner:
     """True if a worker drives the run: then workers execute its children too."""
     is_crowded: Callable[[], bool] = staticmethod(lambda: False)
     """Returns whether the children of waiting runs need the slot that this run has."""
-    asleep_until: float | None = None
-    """When to load the run again, if the runner has stopped because the run only waits, and for long; otherwise None."""
     _phase = _RESTING
     _again = False
     """True if `_advance` must look at the run again."""
@@ -117,7 +115,6 @@ class Runner:
     """True if a call of `_advance` is scheduled on the event loop."""
     _owes = False
     """True if a node that is not idempotent has ended since the last save: its end must be durable before another node starts."""
-    _halt: Halt | None = None
     _grace: Timer | None = None
     _unwinding: Timer | None = None
     _over_at: float | None = None
@@ -130,6 +127,9 @@ class Runner:
         self.flow: Flow[Any] = journal.flow
         self.state = journal.state
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.asleep_until: float | None = None
+        """When to load the run again, if the runner has stopped because the run only waits, and for long; otherwise None."""
+        self._halt: Halt | None = None
         self._around = contextvars.copy_context()
         """The context variables of the caller. Each node gets a copy, so that no node sees what another one has set."""
         self._around.run(
@@ -562,8 +562,8 @@ class Runner:
                         self.journal.faults,
                         name,
                         returned,
-                        made,
                         self.journal.load,
+                        made,
                     )
                 header = visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
                 return [outcomes.complete_item(self.flow, name, header, item, body.value, made)]
@@ -625,8 +625,7 @@ class Runner:
             wake_at: float | None = None
             due_at: float | None = None
             again = False
-            wanted: set[tuple[str, int | None]] = set()
-            nodes, elsewhere = self.flow.nodes, self.services.elsewhere
+            wanted: list[tuple[str, int | None]] = []
             for command in decide(self.flow, self.state, self.journal.at, self.journal.ready):
                 kind = type(command)
                 if kind is commands.WakeAt:
@@ -646,7 +645,8 @@ class Runner:
                     isinstance(command, _CALLS)
                     # most nodes need no place, and this is asked in every step
                     and not (
-                        (node := nodes[command.node]).is_plain and node.options.executor not in elsewhere
+                        (node := self.flow.nodes[command.node]).is_plain
+                        and node.options.executor not in self.services.elsewhere
                     )
                     and not self._has_place(command, wanted)
                 ):
@@ -655,11 +655,11 @@ class Runner:
                     again = perform(self.journal, command, starts) or again
             if not again:
                 if self._asked:
-                    self._drop_asked(wanted)
+                    self._drop_asked(set(wanted))
                 return starts, wake_at, due_at
 
     def _has_place(
-        self, command: commands.StartNode | commands.StartItem, wanted: set[tuple[str, int | None]]
+        self, command: commands.StartNode | commands.StartItem, wanted: list[tuple[str, int | None]]
     ) -> bool:
         """Return whether a call that starts may begin now: it needs no place, or has one. Otherwise it waits for one."""
         node, item = self.flow.nodes[command.node], None
@@ -677,7 +677,7 @@ class Runner:
         if place is None:
             place = self._asked[key] = places.ask(self.look_again)
         if not place.is_taken:
-            wanted.add(key)
+            wanted.append(key)
             return False
         self._placed[key] = self._asked.pop(key)
         return True

@@ -145,7 +145,7 @@ class History:
             produced = judging.complete(self._journal, node, update, {})
         else:
             produced = outcomes.complete_node(
-                self.flow, self.state, self.writers, self.faults, node, update, {}, self.flow.state.load
+                self.flow, self.state, self.writers, self.faults, node, update, self.flow.state.load
             )
         for event in produced:
             self.record(event)

@@ -621,3 +621,74 @@ def test_a_field_whose_value_is_set_as_another_attribute_is_noticed() -> None:
     del row.tags
     assert not proof.holds()
     assert not proof.is_unchanged()
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_large_value_is_handed_on_to_the_caller_unless_the_last_node_has_kept_a_part_of_it(
+    is_kept: bool,
+) -> None:
+    calls, kept = list[int](), list[Any]()
+
+    @dataclasses.dataclass
+    class Rows:
+        rows: list[dict[str, int]]
+        n: int = 0
+
+    graph = Graph("count", Rows)
+
+    @graph.node
+    async def count(state: Rows) -> dict[str, int]:
+        calls.append(id(state.rows[0]))
+        if is_kept:
+            kept.append(state.rows[0])
+        return {"n": state.n + 1}
+
+    graph.edge(START, "count").branch(
+        "count", lambda state: "count" if state.n < 5 else END, to=["count", END]
+    )
+    given = Rows([{"number": number} for number in range(inputs.LARGE)])
+
+    async def ran() -> Any:
+        async with hf.Engine(MemoryStore()) as engine:
+            return (await engine.run(graph.compile(max_iterations=9), given)).state
+
+    state = asyncio.run(ran())
+    assert state == Rows(given.rows, 5)
+    assert (id(state.rows[0]) == calls[-1]) is not is_kept
+
+
+def test_a_large_value_is_handed_on_after_a_resume_although_only_small_events_follow() -> None:
+    calls: list[int] = []
+
+    @dataclasses.dataclass
+    class Rows:
+        rows: list[dict[str, int]]
+        n: int = 0
+
+    graph = Graph("count", Rows)
+
+    @graph.node
+    async def count(state: Rows) -> dict[str, int]:
+        calls.append(id(state.rows[0]))
+        if len(calls) == 1:
+            raise ValueError("the first time")
+        earlier.append(
+            Inputs(StateType.of(Rows)).load({"rows": [{"number": 1}], "n": 0})
+        )  # takes the place of a freed copy
+        return {"n": state.n + 1}
+
+    earlier: list[Any] = []
+    graph.edge(START, "count").branch(
+        "count", lambda state: "count" if state.n < 6 else END, to=["count", END]
+    )
+    flow = graph.compile(max_iterations=9)
+
+    async def ran() -> None:
+        store = MemoryStore()
+        async with hf.Engine(store, flows=[flow]) as engine:
+            await told(engine.run(flow, Rows([{"number": n} for n in range(inputs.LARGE)]), run_id="run"))
+        async with hf.Engine(store, flows=[flow]) as engine:
+            assert (await engine.resume("run")).status == "completed"
+
+    asyncio.run(ran())
+    assert len(set(calls[-4:])) == 1

@@ -82,40 +82,42 @@ class Owner(Protocol):
 class Body:
     """One call of a node's function. It reports its end to its owner."""
 
-    cancelled = False
-    """True if the call was cancelled, timed out, or was stopped with its engine."""
     given: Any = None
     value: Any = None
+    """What the function returned. Nothing else in the engine refers to it, so what is taken from here may be handed on."""
     error: BaseException | None = None
-    timed_out = False
-    work: Any = None
-    """The `Attempt` of this call, if the node takes a context or its code has asked for one."""
     context: Any = None
     """The `Context` of the call's attempt."""
     is_inline = False
     """True if the call is of a plain function that runs on the event loop itself."""
-    place: CallPlace | None = None
-    """The place that the call has among those of its executor; None if it needs none."""
     unfinished: Unfinished | None = None
     """How the call was stopped, if that was before its code had ended: then the code cleans nothing up, or not to the end."""
-    parking: list[str] | None = None
     has_gone = False
     given_up_at = 0.0
-    _is_over = False
     _queued = False
     """True if the coroutine of the call is scheduled, but has not begun to run."""
-    _task: asyncio.Task[None] | None = None
-    _timer: Timer | None = None
     _clock: Clock | None = None
     _deadline = 0.0
     _left: float | None = None
-    _handle: Handle | None = None
 
     def __init__(self, start: NodeEvent, item: int | None, owner: Owner | None) -> None:
         self.start = start
         self.key = (start.node, item)
         self.attempt = start.attempt
+        # What every call reads is set here: an attribute that only the class has takes several times as long to read.
+        self.cancelled = False
+        """True if the call was cancelled, timed out, or was stopped with its engine."""
+        self.timed_out = False
+        self.work: Any = None
+        """The `Attempt` of this call, if the node takes a context or its code has asked for one."""
+        self.place: CallPlace | None = None
+        """The place that the call has among those of its executor; None if it needs none."""
+        self.parking: list[str] | None = None
         self._owner = owner
+        self._is_over = False
+        self._task: asyncio.Task[None] | None = None
+        self._timer: Timer | None = None
+        self._handle: Handle | None = None
 
     @property
     def task(self) -> asyncio.Task[None] | None:
@@ -136,7 +138,6 @@ class Body:
     async def _await(self, fn: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> None:
         # Every exception is caught here: SystemExit and KeyboardInterrupt in a task would stop the event loop.
         self._queued = False
-        returned: list[Any] = []
         error = None
         executing.set(weakref.ref(self))
         try:
@@ -148,7 +149,7 @@ class Body:
                 failpoints.reach("node.enter")
             call = fn(*args)
             del args  # what the node was given may be handed on when it has ended, if nothing refers to it
-            returned.append(await call)
+            self.value = await call
             if self.work is not None:
                 self.work.refuse_forgotten()
             if failpoints.hook is not None:
@@ -162,10 +163,10 @@ class Body:
                 error = error or raised
             if (left := self.work.threads_left()) is not None:
                 # A thread of a step still runs: report the end now, and call `body_gone` when the thread has ended.
-                self._end(returned, error)
+                self._end(error)
                 await asyncio.shield(left)
                 error = None
-        self._leave(returned, error)
+        self._leave(error)
 
     def call_on(self, executor: Executor, call: Call) -> None:
         """Call a function through an executor."""
@@ -174,8 +175,9 @@ class Body:
         def left(value: Any, error: BaseException | None) -> None:
             # What the node was given may be handed on when the node has ended, if nothing refers to it.
             msgspec.structs.force_setattr(call, "given", None)
+            self.value = value
             with suppress(RuntimeError):  # the loop is closed: the engine has abandoned this call
-                loop.call_soon_threadsafe(self._leave, [value], error)
+                loop.call_soon_threadsafe(self._leave, error)
 
         executing.set(weakref.ref(self))
         call_places.held.set(self.place)
@@ -183,20 +185,19 @@ class Body:
 
     def call_inline(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Call a plain function on the event loop itself, for tests that run everything in one thread."""
-        returned: list[Any] = []
         error = None
         self.is_inline = True
         executing.set(weakref.ref(self))
         try:
             if failpoints.hook is not None:
                 failpoints.reach("node.enter")
-            returned.append(fn(*args))
+            self.value = fn(*args)
             self.collect()
             if failpoints.hook is not None:
                 failpoints.reach("node.exit")
         except BaseException as raised:  # noqa: BLE001
             error = raised
-        asyncio.get_running_loop().call_soon(self._leave, returned, error)
+        asyncio.get_running_loop().call_soon(self._leave, error)
 
     def current_context(self) -> Any:
         if self._is_over and not self.has_gone:
@@ -245,11 +246,11 @@ class Body:
         if self._task is not None:
             self._task.cancel()
             if self._queued:  # asyncio never begins such a task, so the call would not report its end
-                asyncio.get_running_loop().call_soon(self._leave, [], asyncio.CancelledError())
+                asyncio.get_running_loop().call_soon(self._leave, asyncio.CancelledError())
         elif self._queued:
             pass  # the coroutine ends as soon as it would begin
         elif self._handle is None or not self._handle.kill():
-            self._end([], Stopped(), is_abandoned=True)
+            self._end(Stopped(), is_abandoned=True)
 
     def park(self, slots: list[str]) -> None:
         """Unwind the call, which waits for these slots: the node runs again from its top when one of the waits is over."""
@@ -265,7 +266,7 @@ class Body:
             # Otherwise `asyncio.run` would wait for the task before it returns.
             with suppress(AttributeError, KeyError):
                 asyncio.tasks._unregister_task(self._task)  # noqa: SLF001
-        self._end([], Stopped(), is_abandoned=True)
+        self._end(Stopped(), is_abandoned=True)
 
     def _time_out(self) -> None:
         self.timed_out = True
@@ -273,10 +274,8 @@ class Body:
         if not self._is_over and self._clock is not None:
             self._timer = self._clock.call_at(self._clock.now() + UNWIND_S, self.give_up)
 
-    def _leave(self, returned: list[Any], error: BaseException | None) -> None:
-        """Report that the call has ended or, if that was reported before, that its code has really ended. The result is taken out
-        of the list: what is reported may be handed on, if nothing else refers to it.
-        """
+    def _leave(self, error: BaseException | None) -> None:
+        """Report that the call has ended or, if that was reported before, that its code has really ended."""
         was_over = self._is_over
         left = (
             self.work.threads_left()
@@ -284,15 +283,15 @@ class Body:
             else None
         )
         if left is not None:  # a try of a step took too long, and its thread still runs
-            self._end(returned, error)
-            left.add_done_callback(lambda _: self._leave([], None))
+            self._end(error)
+            left.add_done_callback(lambda _: self._leave(None))
             return
         self.has_gone = True
-        self._end(returned, error)
+        self._end(error)
         if was_over and self._owner is not None:
             self._owner.body_gone(self)
 
-    def _end(self, returned: list[Any], error: BaseException | None, *, is_abandoned: bool = False) -> None:
+    def _end(self, error: BaseException | None, *, is_abandoned: bool = False) -> None:
         if self._is_over:
             return
         self._is_over = True
@@ -305,7 +304,6 @@ class Body:
             if is_abandoned or isinstance(error, Killed):
                 self.unfinished = "abandoned" if is_abandoned else "killed"
             error = Stopped()
-        self.value = returned.pop() if returned else None
         self.error = error
         if self.place is not None:
             self.place.give_back()
