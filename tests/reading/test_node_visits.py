@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.core import events
 from holdfast.reading.node_visits import NodeVisit, VisitWanted, show_visit
+from holdfast.storage.leases import this_process
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.builders import History, outline
 
@@ -120,3 +121,22 @@ def test_an_empty_result_of_a_step_is_shown_as_it_is() -> None:
     history = History("r", outline("START a END")).created().stepped("a", "find", [])
     (step,) = shown(history, "a").steps
     assert step.result.value == []
+
+
+def test_an_attempt_has_crashed_as_soon_as_another_process_has_claimed_the_run() -> None:
+    history = History("r", outline("START a END")).created().stepped("a", "charge")
+    history.record(events.RunClaimed(holder="w2"))
+    store = MemoryStore(clock=lambda: history.at)
+    history.write(store, holder=this_process())
+    found = show_visit(store, store.run("r"), history.flow.definition, "a", VisitWanted())
+    assert found is not None
+    (attempt,) = found.attempts
+    assert attempt.status == "crashed"
+    assert attempt.left is not None
+    assert attempt.left.steps == ["charge"]
+
+
+def test_an_attempt_whose_process_lost_the_run_and_lives_is_interrupted() -> None:
+    history = History("r", outline("START a END")).created().started("a")
+    history.record(events.RunClaimed(holder="w2", outlived=True)).completed("a")
+    assert [attempt.status for attempt in shown(history, "a").attempts] == ["interrupted", "completed"]

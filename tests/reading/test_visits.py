@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,8 @@ from holdfast.reading.spans import AttemptSpan
 from holdfast.reading.visits import NODE_ENDS, AttemptRecord, VisitChange, Visits
 from holdfast.testing.builders import History, outline
 from holdfast.testing.flows import attended, nested
-from holdfast.testing.random_histories import play
+from holdfast.testing.plan_sketches import draw_plan
+from holdfast.testing.random_histories import play, play_plan
 
 FLOW = outline("START a b END")
 FAN = outline("START fan END", nodes={"fan": {"each": lambda state: state["parts"]}})
@@ -116,19 +118,21 @@ def test_a_fan_out_whose_items_all_wait_does_not_run_and_survives_a_claim() -> N
     assert [one.status for one in spans(history, "fan", 0)] == ["waiting", "completed"]
 
 
-def test_an_attempt_that_is_woken_in_memory_ends_its_span() -> None:
-    """The question was whether the result of the attempt is used, so no event says that the attempt waits."""
+def test_an_attempt_whose_result_waits_for_an_answer_waits_and_survives_a_claim() -> None:
     history = History("r", FLOW).created().completed("a").started("b")
-    visits = Visits()
-    read(history, visits)
-    woken = events.NodeStarted(node="b", iteration=1, attempt=1, woken=True)
-    attempt = visits.latest["b"].attempt
-    assert attempt is not None
-    first = attempt.span
-    visits.read(events.Stored(99, history.at, woken))
-    assert first is not None
-    assert (first.status, first.ended_at) == ("waiting", history.at)
-    assert attempt.span is not first
+    place: dict[str, Any] = {"node": "b", "iteration": 1, "attempt": 1}
+    history.record(events.NodeReturned(**place, value=1))
+    history.record(events.QuestionAsked(**place, key="k", text="Use it?", about="result"))
+    asked = history.at - 1.0
+    claimed(history, "w2")
+    (attempt,) = attempts(history, "b")
+    (span,) = spans(history, "b")
+    assert (attempt.status, span.status, span.ended_at, span.noticed_at) == (
+        "waiting",
+        "waiting",
+        asked,
+        None,
+    )
 
 
 def test_a_caller_who_retries_an_attempt_that_waits_replaces_it() -> None:
@@ -220,13 +224,27 @@ def test_an_answer_that_refuses_a_visit_leaves_the_end_of_its_attempt_alone() ->
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_fold_and_the_visits_agree_on_what_runs_and_what_waits(seed: int) -> None:
+def test_the_fold_and_the_visits_agree_on_what_runs(seed: int) -> None:
     """Also if the reader begins within the log, with the state that the run had there."""
     luck = random.Random(seed)
     sketch = attended(nested(luck, depth=2), luck)
     history = History("r", sketch.flow(max_parallel=2)).created()
     for _ in play(history, sketch, luck, trouble=0.12, inside=0.4):
         pass
+    compare(history)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_fold_and_the_visits_agree_on_what_runs_in_a_plan(seed: int) -> None:
+    luck = random.Random(seed)
+    plan = draw_plan(luck, least=3, most=20, handled=True)
+    history = History("r", plan.flow()).created()
+    for _ in play_plan(history, plan, luck, trouble=0.05):
+        pass
+    compare(history)
+
+
+def compare(history: History) -> None:
     state, whole, late = RunState("r"), Visits(), None
     middle = len(history.log) // 2
     for stored in history.events():
@@ -241,7 +259,7 @@ def test_the_fold_and_the_visits_agree_on_what_runs_and_what_waits(seed: int) ->
 
 def running(visits: Visits) -> set[tuple[str, int | None]]:
     nodes = {
-        (name, None) for name, one in visits.latest.items() if one.attempt and one.attempt.since is not None
+        (name, None) for name, one in visits.latest.items() if one.attempt and one.attempt.status == "running"
     }
     return nodes | {(name, item) for name, one in visits.latest.items() for item in one.running}
 

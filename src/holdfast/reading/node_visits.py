@@ -10,6 +10,7 @@ import msgspec
 from holdfast.core import events
 from holdfast.core.definition import START, Definition, NodeOptions
 from holdfast.core.events import NodeEvent, Stored
+from holdfast.core.kinds import TAKES_OVER
 from holdfast.core.run_state import ITEM_STATUSES, ItemStatus, stretches
 from holdfast.core.slots import Slot
 from holdfast.errors import RunNotFound
@@ -186,22 +187,24 @@ class _Visit(msgspec.Struct):
     """Item (None: the node itself) and number -> the attempt."""
 
     def of(self, *kinds: type[NodeEvent], item: int | None = None) -> Iterator[tuple[Stored, Any]]:
-        """Yield the events of some kinds, the latest first; with `item`, those of an item."""
-        for stored in reversed(self.log):
+        """Yield the events of some kinds; with `item`, those of an item."""
+        for stored in self.log:
             event = stored.event
             if isinstance(event, kinds) and (item is None or getattr(event, "item", None) == item):
                 yield stored, event
+
+    def last(self, *kinds: type[NodeEvent], item: int | None = None) -> Any:
+        """Return the last event of some kinds; None if there is none."""
+        return next((event for _, event in reversed(list(self.of(*kinds, item=item)))), None)
 
     @property
     def began(self) -> int | None:
         return next((stored.seq for stored in self.log if stored.kind == "NodeStarted"), None)
 
-    def fold(self, motives: Iterable[Stored], *, crashed: bool) -> None:
-        """Follow the events of the visit, and those of the run that can be the reason why an attempt began. `crashed` is true if
-        no live process executes the run now.
-        """
+    def fold(self, others: Iterable[Stored], *, crashed: bool) -> None:
+        """Follow the events of the visit, and others of the run. `crashed` is true if no live process executes the run now."""
         visits = Visits()
-        for stored in sorted([*self.log, *motives], key=lambda stored: stored.seq):
+        for stored in sorted([*self.log, *others], key=lambda stored: stored.seq):
             for change in visits.read(stored):
                 one, key = change.attempt, (change.attempt.item, change.attempt.number)
                 if one.place != self.place or change.how not in ("began", "waits", "ended"):
@@ -237,21 +240,23 @@ def show_visit(
         files=files if is_latest else (),
         checkout=partial.get("checkout") or {},
     )
-    visit.fold(_motives(store, row, node, visit), crashed=known.crashed)
+    visit.fold(_of_run(store, row, node, visit, state.seq), crashed=known.crashed)
     records = [record for (item, _), record in visit.attempts.items() if item == wanted.item]
     attempts = attempts_of(records, _steps_of_attempts(visit, wanted.item), chunks, known)
-    done: events.NodeCompleted | events.NodeSkipped | None
-    _, done = next(visit.of(events.NodeCompleted, events.NodeSkipped), (None, None))
+    done: events.NodeCompleted | events.NodeSkipped | None = visit.last(
+        events.NodeCompleted, events.NodeSkipped
+    )
     ended: events.NodeCompleted | events.NodeSkipped | events.ItemCompleted | None = done
     if wanted.item is not None:
-        _, ended = next(visit.of(events.ItemCompleted, item=wanted.item), (None, None))
+        ended = visit.last(events.ItemCompleted, item=wanted.item)
     streamed = [chunk for (_, item), part in chunks.items() if item == wanted.item for chunk in part]
     if wanted.item is None and not streamed:
         streamed = [chunk for part in chunks.values() for chunk in part]
     # A node of a plan that was skipped, because no edge led to it, has no visit.
     node_state = state.nodes.get(node) if is_latest or not visit.places else None
-    _, listed = next(visit.of(events.ItemsListed), (None, None))
-    _, returned = next(visit.of(events.NodeReturned), (None, None))
+    listed = visit.last(events.ItemsListed)
+    saved = visit.last(events.NodeCheckpointed, item=wanted.item)
+    returned = visit.last(events.NodeReturned)
     is_judged = bool(definition.plan or definition.nodes.get(node, NodeOptions()).judged)
     return NodeVisit(
         run_id=row.run_id,
@@ -273,7 +278,7 @@ def show_visit(
         attempts=attempts,
         questions=_questions(visit, wanted.item),
         steps=list(_steps(visit, wanted.item)),
-        checkpoint=_checkpoint(visit, wanted.item),
+        checkpoint=saved.value if saved is not None else None,
         chunks=len(streamed),
         last_lines=words.lines(streamed[-_CHUNKS_MAX:], LINES_MAX),
         artifacts=dict(ended.artifacts)
@@ -289,11 +294,6 @@ def show_visit(
     )
 
 
-def _checkpoint(visit: _Visit, item: int | None) -> Any:
-    """Return the progress that a visit, or an item of it, has saved last; None if it has saved none."""
-    return next((event.value for _, event in visit.of(events.NodeCheckpointed, item=item)), None)
-
-
 def _planned(definition: Definition, node: str) -> dict[str, Any]:
     """Return what the plan says about a node: its title, and what it calls."""
     found: dict[str, Any] = next((one for one in definition.plan.get("tasks", ()) if one["id"] == node), {})
@@ -302,9 +302,7 @@ def _planned(definition: Definition, node: str) -> dict[str, Any]:
 
 def _called(store: Store, visit: _Visit, item: int | None) -> list[CalledRun]:
     """Return the child runs that a visit has started, or one of its items."""
-    started = {
-        event.run: (stored, event) for stored, event in [*visit.of(events.ChildStarted, item=item)][::-1]
-    }
+    started = {event.run: (stored, event) for stored, event in visit.of(events.ChildStarted, item=item)}
     latest = list(started.items())[-_CALLED_MAX:]
     rows = store.runs(Query(ids=tuple(name for name, _ in latest), limit=_CALLED_MAX)) if latest else []
     statuses = {row.run_id: row.status for row in rows}
@@ -344,20 +342,23 @@ def _find(store: Store, row: RunRow, node: str, wanted: VisitWanted) -> _Visit |
 # --- what it did ---------------------------------------------------------------------------------------
 
 
-def _motives(store: Store, row: RunRow, node: str, visit: _Visit) -> Iterator[Stored]:
-    """Yield the events of the run, and of this node before the visit, that can be the reason why an attempt of it began."""
+def _of_run(store: Store, row: RunRow, node: str, visit: _Visit, upto: int) -> Iterator[Stored]:
+    """Yield the other events that say something about the attempts of a visit: those of the run, and of this node before, that
+    can be the reason why one began, and the one with which a process has claimed the run since.
+    """
     if visit.log:
-        rows = store.events(row.run_id, visit.before, visit.log[-1].seq, kinds=MOTIVE_KINDS)
-        seen = {stored.seq for stored in visit.log}
-        mine = [one for one in rows if one.node in (None, node) and one.seq not in seen]
-        yield from history.opened(store, row.run_id, mine)
+        last, seen = visit.log[-1].seq, {stored.seq for stored in visit.log}
+        rows = store.events(row.run_id, visit.before, last, kinds=MOTIVE_KINDS)
+        rows = [one for one in rows if one.node in (None, node) and one.seq not in seen]
+        rows += store.events(row.run_id, last, upto, kinds=tuple(TAKES_OVER), limit=1)
+        yield from history.opened(store, row.run_id, rows)
 
 
 def _outcomes(
     visit: _Visit, item: int | None
 ) -> Iterator[tuple[Stored, events.StepCompleted | events.StepFailed]]:
     """Yield the events that are the outcome of a step: its result, or an exception that is kept."""
-    for stored, event in [*visit.of(events.StepCompleted, events.StepFailed, item=item)][::-1]:
+    for stored, event in visit.of(events.StepCompleted, events.StepFailed, item=item):
         if isinstance(event, events.StepCompleted) or event.retry_at is None:
             yield stored, event
 
@@ -412,7 +413,7 @@ def _chunks(store: Store, run_id: str, node: str, visit: _Visit) -> dict[tuple[i
     far.
     """
     found: dict[tuple[int, int | None], list[Any]] = {}
-    for _, event in [*visit.of(events.NodeStreamed)][::-1]:
+    for _, event in visit.of(events.NodeStreamed):
         found.setdefault((event.attempt, event.item), []).extend(event.chunks)
     recorded = {key: len(chunks) for key, chunks in found.items()}
     for chunk in spilled_chunks(store, run_id) if visit.log else ():

@@ -50,7 +50,7 @@ _ANSWER_WIDTH = 200
 
 
 class Motive(msgspec.Struct, frozen=True):
-    """An event because of which attempts begin: somebody resumed the run or answered, or a process claimed it."""
+    """An event because of which attempts begin: a caller resumed the run or answered, or a process claimed the run."""
 
     kind: str
     seq: int
@@ -100,6 +100,10 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     @property
     def place(self) -> Place:
         return self.iteration, self.execution
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        return self.iteration, self.execution, self.number
 
     @property
     def is_drawn(self) -> bool:
@@ -187,13 +191,18 @@ class Visits:
             node = state.nodes[name]
             visit = VisitRecord(node=name, iteration=node.iteration, execution=node.execution)
             visits.latest[name] = visit
+            running: list[tuple[int | None, int]] = [(None, node.attempt)] if node.status == "running" else []
             if node.items is not None:
-                visit.size = len(node.items.values)
-                visit.running = dict.fromkeys(node.items.running)
-                for item, number in node.items.running.items():
-                    visit.items[item] = _started(visit, number, state.seq, node.started_at, item)
-            if node.status == "running":
-                visit.attempt = _started(visit, node.attempt, state.seq, node.started_at)
+                visit.size, visit.running = len(node.items.values), dict.fromkeys(node.items.running)
+                running += node.items.running.items()
+            for item, number in running:
+                attempt = _record(visit, number, state.seq, item=item, at=node.started_at)
+                attempt.since = node.started_at
+                attempt.span = _span(visit, attempt, state.seq, node.started_at)
+                if item is None:
+                    visit.attempt = attempt
+                else:
+                    visit.items[item] = attempt
         return visits
 
     def drawn(self) -> Iterator[AttemptRecord]:
@@ -225,9 +234,7 @@ class Visits:
     def _taken_over(self, event: events.RunClaimed | events.RunResumed, stored: Stored) -> None:
         """End the attempts that were running: their process died, or has lost the run. Those that wait continue."""
         status: AttemptStatus = "interrupted" if event.outlived else "crashed"
-        for visit in self.latest.values():
-            if visit.attempt is not None and visit.attempt.since is not None:
-                self._cut(visit, visit.attempt, stored, "its process died", status)
+        self._cut_all(stored, "its process died", status, waiting=False)
         motive = self._motive = _motive(event, stored)
         if isinstance(event, events.RunResumed):
             for name, visit in self.latest.items():
@@ -245,7 +252,7 @@ class Visits:
         self._cut_all(stored, "the run was cancelled", "interrupted", lost=False)
 
     def _run_failed(self, event: events.RunFailed, stored: Stored) -> None:
-        """End the spans of attempts that have returned and wait for an answer about that. They are woken later."""
+        """End the spans of fan-outs whose items wait. Nothing else runs when a run fails."""
         for attempt in self.drawn():
             _end_span(attempt, "interrupted", stored.at)
 
@@ -254,14 +261,17 @@ class Visits:
         for name, visit in self.latest.items():
             visit.node = name
 
-    def _cut_all(self, stored: Stored, cause: str, status: AttemptStatus, *, lost: bool = True) -> None:
-        """End every attempt that has not ended. Its process is lost only if the attempt was running."""
+    def _cut_all(
+        self, stored: Stored, cause: str, status: AttemptStatus, *, waiting: bool = True, lost: bool = True
+    ) -> None:
+        """End every attempt that runs and, with `waiting`, those that wait. Only an attempt that ran can be lost."""
         for visit in self.latest.values():
             attempt = visit.attempt
-            if attempt is not None and not attempt.is_over:
-                runs = attempt.since is not None
-                how: AttemptStatus = status if runs else "interrupted"
-                self._cut(visit, attempt, stored, cause, how, lost=lost and runs)
+            if attempt is not None and attempt.since is not None:
+                how = status if attempt.status == "running" else attempt.status
+                self._cut(visit, attempt, stored, cause, how, lost=lost)
+            elif attempt is not None and waiting and not attempt.is_over:
+                self._cut(visit, attempt, stored, cause, "interrupted", lost=False)
 
     def _cut(
         self,
@@ -288,12 +298,12 @@ class Visits:
     def _node_started(self, event: events.NodeStarted, stored: Stored) -> None:
         visit = self._visit(event)
         attempt = visit.attempt
-        if attempt is None or attempt.is_done or attempt.never_began or not _is_of(attempt, event):
+        key = (event.iteration, event.execution, event.attempt)
+        if attempt is None or attempt.is_done or attempt.never_began or attempt.key != key:
             if attempt is not None and not attempt.is_over:
                 status = attempt.status if attempt.since is None else "crashed"
                 self._cut(visit, attempt, stored, "another attempt took its place", status)
-            before, attempt = attempt, _record(event, stored.seq)
-            attempt.started_at = stored.at
+            before, attempt = attempt, _record(visit, event.attempt, stored.seq, at=stored.at)
             attempt.asked, visit.asked = visit.asked, None
             if event.execution > 1 and event.attempt == 1:
                 attempt.asked = attempt.asked or self._rewound
@@ -305,8 +315,6 @@ class Visits:
     def _begin(
         self, visit: VisitRecord, attempt: AttemptRecord, stored: Stored, *, woken: bool = False
     ) -> None:
-        if attempt.is_drawn:  # it returned, and the answer about its result came while it was in memory
-            _end_span(attempt, "waiting", stored.at)
         attempt.status, attempt.is_over, attempt.ended_at = "running", False, None
         attempt.since, attempt.last_seq = stored.at, stored.seq
         attempt.span = _span(visit, attempt, stored.seq, stored.at, woken=woken)
@@ -318,7 +326,7 @@ class Visits:
             attempt = self._item(visit, event, stored)
             visit.waiting.add(event.item)
         else:
-            attempt = visit.attempt or _record(event, stored.seq)
+            attempt = visit.attempt or _record(visit, event.attempt, stored.seq)
         _take(attempt, event)
         _spend(attempt, stored.at)
         _end_span(attempt, "waiting", stored.at)
@@ -364,7 +372,7 @@ class Visits:
         """Note whether the router of a completed node raised. In a fork, the attempt may have ended in the parent run."""
         visit = self._visit(event)
         if visit.attempt is None:
-            visit.attempt = _record(event, stored.seq)
+            visit.attempt = _record(visit, event.attempt, stored.seq)
             visit.attempt.is_done = visit.attempt.is_over = True
         attempt = visit.attempt
         failure = attempt.failure = event.failure if isinstance(event, events.RoutingFailed) else None
@@ -393,7 +401,7 @@ class Visits:
         visit = self._visit(event)
         attempt = visit.attempt
         if attempt is None or attempt.place != visit.place or attempt.is_done:
-            attempt = visit.attempt = _record(event, stored.seq)
+            attempt = visit.attempt = _record(visit, event.attempt, stored.seq)
             attempt.never_began = isinstance(
                 event, events.NodeSkipped | events.QuestionAnswered | events.TimerFired
             )
@@ -421,14 +429,10 @@ class Visits:
     def _item_started(self, event: events.ItemStarted, stored: Stored) -> None:
         visit = self._visit(event)
         before = visit.items.get(event.item)
-        item = before
-        if item is None or item.number != event.attempt:
-            item = visit.items[event.item] = _record(event, stored.seq)
-            item.started_at, item.item = stored.at, event.item
-            item.motive = self._why(visit, item, before)
-        visit.running[event.item] = None
-        visit.waiting.discard(event.item)
-        item.failure = None
+        item = self._item(visit, event, stored)
+        if item is not before:
+            item.started_at, item.motive = stored.at, self._why(visit, item, before)
+        visit.running[event.item], item.failure = None, None
         self._begin(visit, item, stored)
         _rest(visit, stored.at)
 
@@ -445,8 +449,7 @@ class Visits:
     def _item(self, visit: VisitRecord, event: Any, stored: Stored) -> AttemptRecord:
         item = visit.items.get(event.item)
         if item is None or item.number != event.attempt:
-            item = visit.items[event.item] = _record(event, stored.seq)
-            item.item = event.item
+            item = visit.items[event.item] = _record(visit, event.attempt, stored.seq, item=event.item)
         visit.running.pop(event.item, None)
         visit.waiting.discard(event.item)
         return item
@@ -487,8 +490,15 @@ class Visits:
     # --- questions ---
 
     def _asked(self, event: events.QuestionAsked, stored: Stored) -> None:
-        if event.about != "ask":
-            self._visit(event).gate = event.slot
+        """Note a question that must be answered before the visit begins, or before the result of its attempt is used."""
+        if event.about == "ask":
+            return
+        visit = self._visit(event)
+        visit.gate = event.slot
+        if event.about == "result" and visit.attempt is not None:
+            visit.attempt.status = "waiting"  # receipts count the wait as time in which it ran
+            _end_span(visit.attempt, "waiting", stored.at)
+            self._changes.append(VisitChange("waits", visit, visit.attempt))
 
     def _answered(self, event: events.QuestionAnswered, stored: Stored) -> None:
         """End the visit if the answer refuses it; any other answer lets the visit begin or continue."""
@@ -513,7 +523,7 @@ class Visits:
     def _refuse(self, event: NodeEvent, stored: Stored, failure: Failure) -> None:
         visit, attempt = self._ended_attempt(event, stored)
         _spend(attempt, stored.at)
-        attempt.is_over = True
+        attempt.is_over, attempt.status = True, "failed" if attempt.never_began else attempt.status
         self._changes.append(VisitChange("refused", visit, attempt, failure=failure))
 
     _READS: ClassVar[dict[type[events.Event], Callable[[Visits, Any, Stored], None] | None]] = {
@@ -580,27 +590,13 @@ def _motive(event: Any, stored: Stored) -> Motive:
     return Motive(stored.kind, stored.seq, stored.at, *said)
 
 
-def _is_of(attempt: AttemptRecord, event: NodeEvent) -> bool:
-    return (*attempt.place, attempt.number) == (event.iteration, event.execution, event.attempt)
-
-
-def _record(event: NodeEvent, seq: int) -> AttemptRecord:
+def _record(
+    visit: VisitRecord, number: int, seq: int, *, item: int | None = None, at: float | None = None
+) -> AttemptRecord:
     return AttemptRecord(
-        iteration=event.iteration,
-        execution=event.execution,
-        number=event.attempt,
-        first_seq=seq,
-        last_seq=seq,
-    )
-
-
-def _started(visit: VisitRecord, number: int, seq: int, at: float, item: int | None = None) -> AttemptRecord:
-    attempt = AttemptRecord(
         iteration=visit.iteration, execution=visit.execution, number=number, item=item, first_seq=seq, last_seq=seq,
-        started_at=at, since=at,
+        started_at=at,
     )  # fmt: skip
-    attempt.span = _span(visit, attempt, seq, at)
-    return attempt
 
 
 def _take(attempt: AttemptRecord, event: Any) -> None:
