@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.core import events
-from holdfast.core.events import KINDS, NodeEvent
+from holdfast.core.events import KINDS, Failure, NodeEvent, Stored
 from holdfast.core.fold import fold
 from holdfast.core.run_state import RunState
 from holdfast.reading.spans import AttemptSpan
@@ -41,6 +41,15 @@ def spans(history: History, node: str, item: int | None = None) -> list[AttemptS
             if change.visit.node == node and change.attempt.item == item and span and span not in began:
                 began.append(span)
     return began
+
+
+def follow(visits: Visits, at: float, *recorded: events.Event) -> list[VisitChange]:
+    """Read further events, a second apart."""
+    return [
+        change
+        for number, event in enumerate(recorded, 1)
+        for change in visits.read(Stored(visits.seen_seq + 100 + number, at + number, event))
+    ]
 
 
 def claimed(history: History, holder: str, **options: bool) -> History:
@@ -141,10 +150,8 @@ def test_a_caller_who_retries_an_attempt_that_waits_replaces_it() -> None:
     read(history, visits)
     waited = visits.latest["b"].attempt
     assert waited is not None
-    visits.read(
-        events.Stored(97, history.at, events.NodeScheduled(node="b", iteration=1, why="retry", by="ada"))
-    )
-    changes = visits.read(events.Stored(98, history.at, events.NodeStarted(node="b", iteration=1, attempt=2)))
+    visits.read(Stored(97, history.at, events.NodeScheduled(node="b", iteration=1, why="retry", by="ada")))
+    changes = visits.read(Stored(98, history.at, events.NodeStarted(node="b", iteration=1, attempt=2)))
     assert [(one.how, one.attempt.number, one.cause) for one in changes] == [
         ("ended", 1, "another attempt took its place"),
         ("began", 2, None),
@@ -188,7 +195,7 @@ def test_a_visit_that_is_skipped_before_it_began_has_an_attempt_without_a_beginn
     visits = Visits()
     read(history, visits)
     skip = events.NodeSkipped(node="b", iteration=1, attempt=1, routes=["END"], by="ada", reason="not needed")
-    (change,) = visits.read(events.Stored(99, history.at, skip))
+    (change,) = visits.read(Stored(99, history.at, skip))
     attempt = change.attempt
     assert (attempt.never_began, attempt.started_at, attempt.by, attempt.reason) == (
         True,
@@ -218,6 +225,84 @@ def test_an_answer_that_refuses_a_visit_leaves_the_end_of_its_attempt_alone() ->
     assert change.attempt.never_began
     assert change.failure is not None
     assert (change.failure.type, change.failure.message) == ("QuestionRefused", 'the answer was "reject"')
+
+
+def test_an_answer_that_ends_a_crashed_visit_does_not_change_how_its_attempt_ended() -> None:
+    history = claimed(History("r", FLOW).created().completed("a").started("b"), "w2")
+    visits, place = Visits(), {"node": "b", "iteration": 1, "attempt": 1}
+    read(history, visits)
+    asked = events.QuestionAsked(**place, key="k", text="?")
+    *_, refused = follow(
+        visits, history.at, asked, events.QuestionAnswered(**place, key="k", answer="abort", refused=True)
+    )
+    assert (refused.how, refused.attempt.status, refused.attempt.is_over) == ("refused", "crashed", True)
+
+
+@pytest.mark.parametrize(
+    ("event", "status"),
+    [
+        (events.RunClaimed(holder="w2"), "crashed"),
+        (events.RunClaimed(holder="w2", outlived=True), "interrupted"),
+        (events.NodeInterrupted(node="fan", iteration=1, attempt=1, reason="SIGTERM"), "interrupted"),
+        (
+            events.NodeFailed(node="fan", iteration=1, attempt=1, failure=Failure("fatal", "E", "no")),
+            "interrupted",
+        ),
+    ],
+)
+def test_the_items_that_run_end_with_the_attempt_at_their_node(event: events.Event, status: str) -> None:
+    history, visits = fan_out("x", "y").item_completed("fan", 0), Visits()
+    read(history, visits)
+    follow(visits, history.at, event)
+    items = visits.latest["fan"].items
+    assert [items[item].status for item in (0, 1)] == ["completed", status]
+    assert items[1].span is not None
+    assert (items[1].span.status, visits.latest["fan"].running) == (status, {})
+
+
+def test_a_fan_out_whose_items_wait_ends_its_span_when_the_run_fails() -> None:
+    history = fan_out("x").sleeping("fan", 60.0, item=0).parked("fan", "sleep:1", item=0)
+    visits = Visits()
+    read(history, visits)
+    follow(visits, history.at, events.RunFailed(failure=Failure("fatal", "E", "no")))
+    attempt = visits.latest["fan"].attempt
+    assert attempt is not None
+    assert attempt.span is not None
+    assert (attempt.status, attempt.span.status, attempt.is_over) == ("waiting", "interrupted", False)
+
+
+# --- why it began ----------------------------------------------------------------------------------------
+
+
+def test_an_attempt_after_a_resume_was_asked_for_by_its_caller_if_its_node_was_meant() -> None:
+    history = History("r", FLOW).created().completed("a").failed("b", ValueError("no"))
+    for nodes, asked in ((None, True), (["b"], True), (["a"], False)):
+        visits = Visits()
+        read(history, visits)
+        again = events.NodeStarted(node="b", iteration=1, attempt=2)
+        *_, began = follow(visits, history.at, events.RunResumed(by="ada", nodes=nodes), again)
+        assert (began.attempt.asked is not None) == asked
+        assert began.attempt.motive is not None
+        assert (began.attempt.motive.kind, began.attempt.motive.by) == ("RunResumed", "ada")
+
+
+def test_a_visit_that_is_repeated_after_a_rewind_was_asked_for_by_who_rewound_the_run() -> None:
+    history, visits = History("r", FLOW).created().completed("a"), Visits()
+    read(history, visits)
+    repeated = events.NodeStarted(node="a", iteration=1, execution=2, attempt=1)
+    *_, began = follow(visits, history.at, events.RunRewound(to=1, by="ada"), repeated)
+    assert began.attempt.asked is not None
+    assert began.attempt.asked.by == "ada"
+
+
+def test_a_visit_keeps_its_attempts_when_its_node_is_renamed() -> None:
+    history, visits = History("r", FLOW).created().completed("a").failed("b", ValueError("no")), Visits()
+    read(history, visits)
+    follow(visits, history.at, events.FlowChanged(fingerprint="f", rename={"b": "c"}))
+    (change,) = follow(visits, history.at, events.NodeStarted(node="c", iteration=1, attempt=2))
+    assert change.attempt.span is not None
+    assert (change.visit.node, change.attempt.span.node) == ("c", "c")
+    assert list(visits.latest) == ["a", "c"]
 
 
 # --- all histories ---------------------------------------------------------------------------------------
