@@ -344,14 +344,12 @@ class _Drawing:
     def _draw(self, change: VisitChange, stored: Stored) -> None:
         """Add the span of an attempt that began, and begin and end its wait for a retry."""
         visit, attempt = change.visit, change.attempt
-        span = attempt.span
-        is_new = span is not None and span.seq == stored.seq
         if change.how in ("refused", "routed"):
             return
         if visit.size is not None:
             self.fans[visit.node, *visit.place] = visit.size
-        if span is not None and is_new:
-            self.bars.append(span)
+        if attempt.span is not None and attempt.span.seq == stored.seq:
+            self.bars.append(attempt.span)
         self._end_retry(visit.node, attempt.item, stored.at)
         if change.how == "ended" and change.cause is None and attempt.retry_at is not None:
             self._begin_retry(
