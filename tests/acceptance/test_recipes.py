@@ -237,10 +237,10 @@ def test_the_crontab_starts_one_run_a_day_and_executes_it(shop: Shop) -> None:
     assert run.status == "completed"
 
 
-@pytest.mark.parametrize(("number", "passed"), [(1, 3), (2, 2)], ids=["orders", "saga"])
+@pytest.mark.parametrize(("number", "passed"), [(0, 3), (1, 2)], ids=["orders", "saga"])
 def test_the_tests_of_the_recipe_pass(shop: Shop, number: int, passed: int) -> None:
-    command = shlex.split(fences("sh")[number])
-    assert command[:3] == ["python", "-m", "pytest"]
+    tested = [fence for fence in fences("sh") if fence.startswith("python -m pytest ")]
+    command = shlex.split(tested[number])
     plugins = ("-p", "no:cacheprovider", "-p", "no:asyncio", "-p", "no:schemathesis")
     said = shop.run(sys.executable, *command[1:], "-q", *plugins)
     assert f"{passed} passed" in said
