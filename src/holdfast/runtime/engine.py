@@ -73,6 +73,7 @@ from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.preparation import NO_FUNCTIONS, Functions, OutOfScope, read_resume, refuse_no_edit
 from holdfast.runtime.resources import Resources, open_resources
 from holdfast.runtime.runner import SOON_S, Runner
+from holdfast.runtime.scripts import script_of
 from holdfast.runtime.services import (
     AcceptedChanges,
     Commits,
@@ -416,8 +417,9 @@ class Engine:
         options: dict[str, Any] = {"durability": self.settings.durability, **place}
         if self._scribe is not None:
             options[RUN_BASE_WANTED] = True
-        if flow.name in self.flow_files:
-            options[FLOW_FILE] = self.flow_files[flow.name]
+        file = self.flow_files.get(flow.name) or script_of(flow)
+        if file is not None:
+            options[FLOW_FILE] = file
         return options
 
     def _new_run(
