@@ -182,7 +182,7 @@ def test_who_follows_a_cut_run_is_told_so_and_what_carries_it_on(cli: Cli) -> No
     dies("flows.py:talking", "--run-id", "r1")
     followed = cli("events", "r1", "--follow", "--chunks")
     assert "running, crashed  r1  process " in followed.err
-    assert ", which executed it, crashed in speak, and no worker has claimed the run" in followed.err
+    assert ", which executed it, crashed in speak, and no live worker takes flow 'talk'" in followed.err
     assert followed.err.splitlines()[-1].strip().startswith("$ holdfast resume r1 flows.py:talking")
     assert cli("resume", "r1", "flows.py").code == Exit.OK
     assert cli("events", "r1", "--follow").err == ""

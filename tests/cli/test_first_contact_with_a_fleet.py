@@ -281,15 +281,29 @@ def test_doctor_says_how_long_something_may_wait(cli: Cli) -> None:
 
 def test_an_answer_and_a_list_say_that_a_worker_takes_the_run_up(cli: Cli) -> None:
     cli("run", "work.py", "--run-id", "r", "--input", '{"ask": true}')
-    assert (
-        "A worker that knows its flow claims it. Without a worker:" in cli("answer", "r", "first", "yes").out
-    )
+    answered = cli("answer", "r", "first", "yes").out
+    assert "answered by" in answered
+    assert "no live worker takes flow 'work'" in answered
+    assert "no live worker takes flow 'work'" in cli("doctor").out
     cli("start", "work.py", "--run-id", "s")
     listed = cli("runs").out
-    assert "A worker that knows the flow claims such a run by itself. Without a worker:" in listed
+    assert "No live worker is about to claim them; `show` says why. Without a worker:" in listed
     assert cli("worker", "work.py", "--until-idle").code == 0
     assert {row["status"] for row in cli("runs", "--json").json} == {"completed"}
     assert "worker" not in cli("runs").out
+
+
+def test_an_answer_and_a_list_name_the_live_worker_that_claims_the_run(cli: Cli) -> None:
+    cli("run", "work.py", "--run-id", "r", "--input", '{"ask": true}')
+    store = open_store(".holdfast/runs.db")
+    store.renew(Holder(id="w", host="mill", pid=4711, ttl_s=600.0, flows=("work",)))
+    answered = cli("answer", "r", "first", "yes").out
+    assert "  process 4711 on mill takes flow 'work', and claims the run\n" in answered
+    listed = cli("runs").out
+    assert "It is claimed by a live worker: process 4711 on mill." in listed
+    assert "Without a worker" not in answered + listed
+    assert "no live worker" not in answered + listed + cli("doctor").out
+    store.close()
 
 
 def test_a_unit_of_systemd_has_no_comment_behind_a_value() -> None:

@@ -231,7 +231,7 @@ def test_a_gate_is_asked_rejected_forced_and_approved(cli: Cli, place: Path) -> 
     rejected = cli("answer", "r1", "publish", "reject", "post.py:gate", "--reason", "too dull")
     assert rejected.code == Exit.OK
     assert (
-        "$ holdfast resume r1 post.py:gate   # let the run end: it fails, because publish was refused and never ran"
+        "$ holdfast resume r1 post.py:gate   # or let the run end: it fails, because publish was refused and never ran"
         in rejected.out
     )
     failed = cli("resume", "r1", "post.py:gate")
@@ -250,7 +250,7 @@ def test_a_gate_is_asked_rejected_forced_and_approved(cli: Cli, place: Path) -> 
     assert approved.code == Exit.OK
     assert approved.out.splitlines()[:2] == [
         'answered  r1 publish.1.1#2: "approve"',
-        "  no process executes the run now. A worker that knows its flow claims it. Without a worker:",
+        "  answered by agent:x, and no live worker takes flow 'gated'",
     ]
     assert "$ holdfast resume r1 post.py:gate" in approved.out
     assert "Why:  answered by agent:x, and no live worker takes flow 'gated'" in cli("show", "r1").out
@@ -292,7 +292,7 @@ def test_a_signal_is_taken_before_and_after_the_wait(cli: Cli) -> None:
     sent = cli("signal", "after", "paid", '{"usd": 3}', "--by", "bank")
     assert sent.out.splitlines()[:2] == [
         'sent  after paid: {"usd": 3}',
-        "  no process executes the run now. A worker that knows its flow claims it. Without a worker:",
+        "  the signal 'paid' was sent by bank, and no live worker takes flow 'inside'",
     ]
     assert (
         "the signal 'paid' was sent by bank, and no live worker takes flow 'inside'"
@@ -527,7 +527,7 @@ def test_a_program_gets_json_of_all(quick: Cli) -> None:
     assert (answered["question"], answered["answer"], answered["status"], answered["held_by"]) == (
         "publish.1.1", "approve", "pending", None,
     )  # fmt: skip
-    assert answered["remedies"][0]["command"] == "holdfast resume r1 post.py:gate"
+    assert "holdfast resume r1 post.py:gate" in [one["command"] for one in answered["remedies"]]
     shown = quick("show", "r1", "--json").json
     assert (shown["answered"], shown["awaited"], shown["partial"]) == (True, [], [])
     sent = quick("signal", "r1", "x", "1", "--json").json

@@ -166,9 +166,21 @@ def _say_stopped(listed: list[RunInList], now: float, store: str | None) -> None
         )
     if recorded:
         screen.say(f"\n{screen.count(len(recorded), 'run')} recorded, but not executed by any process.")
-    stopped = [*crashed, *interrupted, *answered, *recorded]
+    offered = [*crashed, *interrupted, *answered, *recorded]
+    stopped = [one for one in offered if one.found.taker is None]
+    if takers := list(dict.fromkeys(one.found.taker for one in offered if one.found.taker is not None)):
+        count = len(offered) - len(stopped)
+        which = (
+            "It is"
+            if len(offered) == 1
+            else f"{count} of them {'is' if count == 1 else 'are'}"
+            if stopped
+            else "They are"
+        )
+        screen.say(f"{which} claimed by a live worker: {', '.join(takers)}.")
     if stopped:
-        screen.say("A worker that knows the flow claims such a run by itself. Without a worker:")
+        which = "it" if len(stopped) == 1 else "them"
+        screen.say(f"No live worker is about to claim {which}; `show` says why. Without a worker:")
     say_commands(
         (remedy.command, remedy.words if one.found.asks_before else "resume it")
         for one in stopped[:_REMEDIES_MAX]

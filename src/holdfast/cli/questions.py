@@ -227,9 +227,10 @@ def _say_rest(
     if run.held_by is not None and found.kind not in REFUSED:
         screen.say(f"  {run.held_by} executes the run, and {holder_does}")
         return
-    unclaimed = "no process executes the run now. A worker that knows its flow claims it. Without a worker:"
-    is_claimable = found.answered and found.kind not in REFUSED
-    screen.say(f"  {unclaimed if is_claimable else found.reason}")
+    if found.taker is not None and found.kind not in REFUSED:
+        screen.say(f"  {found.taker} takes flow {found.flow!r}, and claims the run")
+        return
+    screen.say(f"  {found.reason}")
     say_remedies(found.remedies)
 
 

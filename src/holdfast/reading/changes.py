@@ -17,7 +17,7 @@ from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL, OFFERED, RunState
 from holdfast.errors import RunNotFound, SchemaTooNew, StateError, StoreCorrupt
 from holdfast.reading import history
-from holdfast.reading.cases import Case, case_of, full_queues, group_refusals, list_takers
+from holdfast.reading.cases import Case, case_of, full_queues, group_refusals
 from holdfast.reading.known_flows import Flows, find_flow
 from holdfast.storage import definitions
 from holdfast.storage.contract import RunRow, Store
@@ -46,19 +46,17 @@ def case_now(
     *,
     known: RunState | None = None,
 ) -> Case:
-    """Read a run for a caller who has just asked something of it, with its change, if the shape of its flow has changed. What
-    live workers do with it is read only if some of them refuse it. One that holds the run although it knows a flow of another
-    shape is about to refuse the run, which counts as released. `known` is a state of the run that was read before: see `case_of`.
+    """Read a run for a caller who has just asked something of it, with what live workers do with it, and with its change, if the
+    shape of its flow has changed. A worker that holds the run although it knows a flow of another shape is about to refuse the
+    run, which counts as released. `known` is a state of the run that was read before: see `case_of`.
     """
     free = msgspec.structs.replace(row, held=False, holder=None)
     holders = store.queues.holders()
     refusals = group_refusals(store, [free], holders).get(row.run_id, [])
     if row.holder is not None and row.holder.id in {one.holder for one in refusals}:
         row = free
-    is_known = flow is None or flow.fingerprint == row.fingerprint or not list_takers(row, holders)
-    if not refusals and is_known:
-        return compare(store, case_of(store, row, queues=full_queues(store), known=known), flow, flows)
-    case = case_of(store, row, holders=holders, refusals=refusals, known=known)
+    queues = full_queues(store)
+    case = case_of(store, row, holders=holders, refusals=refusals, queues=queues, known=known)
     return compare(store, case, flow, flows)
 
 

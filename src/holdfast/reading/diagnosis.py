@@ -100,6 +100,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Crashed nodes that a resume does not run again: it asks a question about them instead."""
     once: tuple[str, ...] = ()
     """Failed nodes that are not idempotent, and that a resume runs again."""
+    taker: str | None = None
+    """The live worker that is expected to claim the run; None if none is, or if that is not known."""
     failed_for: tuple[str, ...] = ()
     """The child runs because of which the run failed, and that a resume of it resumes too."""
 
@@ -166,8 +168,17 @@ def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Dia
         unreceived=tuple(case.state.signals) if case.state is not None else (),
         asks_before=tuple(seen.asked_about),
         once=seen.once if row.status == "failed" else (),
+        taker=_taker(case, kind),
         failed_for=tuple(seen.children) if row.status == "failed" else (),
     )
+
+
+def _taker(case: Case, kind: Kind) -> str | None:
+    """Name the live worker that is expected to claim a run."""
+    waits_for_room = kind in ("queue full", "queue stopped", "capability missing")
+    if kind not in ON_OFFER or waits_for_room or not case.takers:
+        return None
+    return case.takers[0].holder.describe()
 
 
 def resume_remedy(case: Case, now: float, commands: CommandLine | None = None) -> Remedy | None:
