@@ -12,6 +12,7 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.reading import history
+from holdfast.reading.open_visits import open_visits
 from holdfast.reading.reader import Reader
 from holdfast.storage.contract import Store
 from holdfast.storage.rows import open_row
@@ -66,7 +67,10 @@ def test_a_run_is_loaded_and_shown_without_the_chunks_it_has_streamed(
 
     monkeypatch.setattr(store.blobs, "get", get)
     assert history.load(store, "r", cold=True).nodes["stream"].streamed == CHUNKS
-    assert Reader(store).get("r").nodes["stream"].chunks == CHUNKS
+    shown = Reader(store).get("r")
+    assert shown.nodes["stream"].chunks == CHUNKS
+    (left,) = open_visits(Reader(store), shown)
+    assert (left.chunks, left.last_lines) == (CHUNKS, [])
     assert read == []
     assert [event.body["chunks"] for event in Reader(store).events("r", kind="NodeStreamed")] == [
         whole.chunks

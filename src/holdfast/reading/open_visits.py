@@ -10,9 +10,11 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.events import NodeStreamed
 from holdfast.core.run_state import VISIT_OPEN, Question
 from holdfast.reading import words
-from holdfast.reading.chunks import Streamer, spilled_chunks, streamer_of
+from holdfast.reading.chunks import Streamer, spilled_chunks
+from holdfast.reading.history import opened
 from holdfast.reading.reader import Reader
 from holdfast.reading.views import NodeView, Run
 
@@ -46,7 +48,7 @@ def open_visits(reader: Reader, run: Run[Any]) -> list[OpenVisit]:
 
 def _of_node(reader: Reader, run: Run[Any], name: str, node: NodeView) -> OpenVisit:
     partial = partial_of(run.questions, name)
-    chunks = _streamed(reader, run.id, name, node)
+    count, chunks = _streamed(reader, run.id, name, node)
     of_items = [
         f"{step} (item {item})" for item, steps in partial.get("steps_of_items", {}).items() for step in steps
     ]
@@ -56,7 +58,7 @@ def _of_node(reader: Reader, run: Run[Any], name: str, node: NodeView) -> OpenVi
         steps=[*node.steps, *of_items],
         items=node.items,
         checkpoint=node.checkpoint,
-        chunks=len(chunks),
+        chunks=count,
         last_lines=words.lines(chunks, _LINES_MAX),
         artifacts=partial.get("artifacts", []),
         checkout=partial.get("checkout") or {},
@@ -68,18 +70,23 @@ def partial_of(questions: tuple[Question, ...], node: str) -> dict[str, Any]:
     return next((one.partial for one in questions if one.node == node and one.about == "interrupt"), {})
 
 
-def _streamed(reader: Reader, run_id: str, name: str, node: NodeView) -> list[Any]:
-    """Return the chunks that the visit streamed: those in the log, then those that are only spilled so far."""
+def _streamed(reader: Reader, run_id: str, name: str, node: NodeView) -> tuple[int, list[Any]]:
+    """Return how many chunks the visit streamed, and the last of them: those in the log, then those that are only spilled so far.
+    Chunks that are so large that they are in blobs are counted and not read, nor are those before them.
+    """
     chunks: list[Any] = []
     recorded: Counter[Streamer] = Counter()
-    for event in reader.events(run_id, node=name, kind="NodeStreamed"):
-        if (event.iteration, event.execution) == (node.iteration, node.execution):
-            chunks += event.body.get("chunks", [])
-            recorded[streamer_of(event)] += len(event.body.get("chunks", []))
     visit = (name, node.iteration, node.execution)
-    chunks += [
+    rows = reader.store.events(run_id, kinds=("NodeStreamed",), node=name)
+    for stored in opened(reader.store, run_id, rows, chunks=False):
+        event = stored.event
+        assert isinstance(event, NodeStreamed)
+        if (event.node, event.iteration, event.execution) == visit:
+            chunks = chunks + event.chunks if len(event.chunks) == event.count else []
+            recorded[Streamer(*visit, event.attempt, event.item)] += event.count
+    spilled = [
         chunk.value
         for chunk in spilled_chunks(reader.store, run_id)
         if chunk.streamer[:3] == visit and chunk.number > recorded[chunk.streamer]
     ]
-    return chunks
+    return recorded.total() + len(spilled), chunks + spilled
