@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 RAM = Path("/dev/shm")
 ASKING = 1000
 FEW_ASKING = 200
-ENGINE_PARTS = ("Engine", "Holdings", "Driver", "Requests")
+ENGINE_PARTS = ("Engine", "Holdings", "Driver", "Door", "UnheldRuns", "Requests")
 """The engine and the objects that it is composed of. `callbacks` looks for callbacks that any of them passes on."""
 FILE_LINES = 800
 """From this many lines on, the question is whether a file has one subject. `tests/test_architecture.py` has the limit."""

@@ -20,7 +20,7 @@ functions, and `wait` in place of `execute`. `help(hf.resume)` lists them too.
 | verb | option | default | meaning |
 |---|---|---|---|
 """
-VERBS = ("start", "resume", "retry", "skip", "answer", "signal", "edit", "pause", "cancel", "fork")
+VERBS = [verb for verb, record in (MAKING | RECORDS).items() if record.traits.role is not None]
 
 
 def table() -> str:

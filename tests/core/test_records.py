@@ -12,6 +12,7 @@ import holdfast as hf
 from holdfast.cli import execution, options, questions, worker
 from holdfast.cli import requests as asking
 from holdfast.core import requests
+from holdfast.core.run_state import OPEN
 from holdfast.core.verb_options import Option, foreseen_options, options_of, read_options
 from holdfast.reading import inbox
 from holdfast.runtime.verb_signatures import takes
@@ -140,6 +141,12 @@ def test_a_request_is_stored_as_before_if_an_option_that_was_added_later_has_its
 
 def test_the_verbs_that_may_be_asked_of_many_runs_are_those_whose_records_say_so() -> None:
     assert set(get_args(mass_requests.BatchVerb)) == set(mass_requests.DONE)
+
+
+@pytest.mark.parametrize("verb", requests.RECORDS)
+def test_no_verb_that_is_asked_of_a_run_is_accepted_by_one_that_is_over(verb: str) -> None:
+    traits = requests.RECORDS[verb].traits
+    assert traits.of_many <= traits.accepts <= OPEN
 
 
 def test_the_checker_and_the_simulator_know_every_verb() -> None:

@@ -20,7 +20,7 @@ from msgspec import UNSET, Meta
 
 from holdfast.core.budget import Budget
 from holdfast.core.events import Failure
-from holdfast.core.run_state import HALTED, OPEN, Status
+from holdfast.core.run_state import ACTIVE, FINAL, HALTED, OPEN, Status
 from holdfast.core.validate import NODE_ID, PRIORITY_MAX, RUN_ID
 from holdfast.core.verb_options import Option
 from holdfast.errors import SettingError
@@ -57,6 +57,10 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """True if the verb resumes a run that no engine executes; False if the request is then only recorded, which needs no flow."""
     parks: bool = False
     """True if nodes that are waiting unwind at once."""
+    accepts: frozenset[Status] = OPEN
+    """The statuses of a run that allow the verb; none for `start`, which is not asked of a run. What it needs besides (a failed
+    node, an open question) is decided with the state of the run.
+    """
     awaited: bool = True
     """True if a caller waits until the engine that executes the run has carried the request out or refused it."""
     previewed: bool = False
@@ -171,7 +175,7 @@ class Pause(Asked, frozen=True, kw_only=True):
     """A request to start no more nodes until the run is resumed."""
 
     verb: ClassVar[str] = "pause"
-    traits: ClassVar[Traits] = Traits(asked="paused", parks=True)
+    traits: ClassVar[Traits] = Traits(asked="paused", accepts=ACTIVE, parks=True)
 
 
 class Cancel(Asked, frozen=True, kw_only=True):
@@ -542,7 +546,7 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
     """A new run that shares the history of another up to a checkpoint."""
 
     verb: ClassVar[str] = "fork"
-    traits: ClassVar[Traits] = Traits(asked="forked", previewed=True, makes_run=True)
+    traits: ClassVar[Traits] = Traits(asked="forked", accepts=OPEN | FINAL, previewed=True, makes_run=True)
     checkpoint: Annotated[
         int | None, Option("The event to fork from. Default: the latest checkpoint.", "SEQ", limit=Seq | None)
     ] = None
@@ -609,7 +613,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     """A run to start."""
 
     verb: ClassVar[str] = "start"
-    traits: ClassVar[Traits] = Traits(asked="started", makes_run=True, role="start")
+    traits: ClassVar[Traits] = Traits(asked="started", accepts=frozenset(), makes_run=True, role="start")
     run_id: Annotated[str | None, NEW_RUN_ID] = None
     labels: Annotated[
         dict[str, str] | None,

@@ -82,7 +82,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
         for verb, kind in (RECORDS | MAKING).items()
         if kind.traits.previewed
     },
-    "resume": (*foreseen_options(inbox.Resume), "validate"),
+    "resume": tuple(dict.fromkeys((*foreseen_options(inbox.Resume), *Functions.__struct_fields__))),
 }
 """Verb that has a preview -> the options that may be given to the preview."""
 

@@ -14,7 +14,7 @@ from holdfast.core import commands, events
 from holdfast.core.cleanup import Unfinished, find_uncleaned
 from holdfast.core.decide import decide
 from holdfast.core.events import Failure
-from holdfast.core.run_state import HALTED, STOPPED, VISIT_STUCK, visit_of
+from holdfast.core.run_state import STOPPED, VISIT_STUCK, visit_of
 from holdfast.core.situation import typed_file
 from holdfast.errors import (
     AnswerRefused,
@@ -275,7 +275,7 @@ def pause(journal: Journal, *, by: str | None, reason: str | None, lost: bool = 
     no engine executes the run.
     """
     status = journal.state.status
-    if status in HALTED:
+    if status not in inbox.Pause.traits.accepts:
         why = f"the run is {status}, so there is nothing to pause"
         raise ResumeRefused(journal.state.run_id, why, asked="paused")
     if lost:

@@ -13,6 +13,8 @@ from harness import Stage
 
 import holdfast as hf
 from holdfast.runtime.door import Door
+from holdfast.storage.oversize import BLOB_OVER, references
+from holdfast.storage.rows import open_row
 
 
 @pytest.fixture
@@ -260,3 +262,17 @@ def test_a_whole_number_of_any_size_can_be_left(stage: Stage, order: Order) -> N
     leave(stage, "skip", "send", {"log": [10**30]}, execute=False)
     (ended,) = works(stage, order.flow)
     assert ended.state.log[-1] == 10**30
+
+
+def test_a_large_value_of_a_request_leaves_the_inbox_when_it_is_carried_out_and_becomes_a_blob(
+    stage: Stage, order: Order
+) -> None:
+    large = "x" * (BLOB_OVER + 1)
+    leave(stage, "resume", execute=False)
+    leave(stage, "skip", "send", {"plain": large}, execute=False)
+    assert [len(str(one.body)) > BLOB_OVER for one in stage.store.inbox(run_id="r")] == [False, True]
+    works(stage, order.flow)
+    assert [(one.body, one.taken > 0) for one in stage.store.inbox(run_id="r")] == [({}, True)] * 2
+    (row,) = stage.store.events("r", kinds=("NodeSkipped",))
+    assert len(references(row.body)) == 1
+    assert open_row(row, stage.store.blobs).event.changes.set == {"plain": large}
