@@ -19,15 +19,19 @@ import forked
 import holdfast
 from holdfast.core import budget, events, requests
 from holdfast.core.budget import Budget
-from holdfast.core.event_encoding import require_all_fields
-from holdfast.core.run_state import DoubtfulStep
+from holdfast.core.commands import StartNode
+from holdfast.core.definition import QuestionOptions
+from holdfast.core.event_encoding import Encoded, require_all_fields
+from holdfast.core.run_state import DoubtfulStep, Question
 from holdfast.core.verb_options import options_of
 from holdfast.reading.inbox import ChildEnd
 from holdfast.reading.ledger import Ledger
 from holdfast.reading.ledger_entries import LedgerEntry
 from holdfast.reading.previews import Preview
 from holdfast.runtime.calls.process.wire import Told
+from holdfast.runtime.mending import FamilyOrders
 from holdfast.server import openapi, table
+from holdfast.server.runs import RunsQuery
 from holdfast.storage.contract import (
     STATUSES,
     Along,
@@ -45,10 +49,17 @@ from holdfast.storage.queues import Refusal
 SOURCE = Path(holdfast.__file__).parent
 
 LISTS: tuple[tuple[str, str, type[msgspec.Struct]], ...] = (
+    ("core/event_encoding.py", "decode", Encoded),
+    ("core/fold/waits.py", "question_asked", Question),
     ("documents/ledger_file.py", "", Ledger),
     ("documents/ledger_file.py", "", LedgerEntry),
+    ("reading/ends.py", "report", events.Reported),
     ("reading/history.py", "view_of", View),
     ("runtime/calls/process/work.py", "told", Told),
+    ("runtime/mending.py", "_request", FamilyOrders),
+    ("runtime/perform.py", "_start", StartNode),
+    ("runtime/questions.py", "ask_first", QuestionOptions),
+    ("server/runs.py", "list_runs", RunsQuery),
     ("server/page/pure/budgets.js", "", Budget),
     ("storage/memory/store.py", "", Along),
     ("storage/memory/store.py", "_fits", Query),
@@ -63,10 +74,13 @@ LISTS: tuple[tuple[str, str, type[msgspec.Struct]], ...] = (
     ("storage/postgres/append.py", "_post_along", Request),
     ("storage/postgres/append.py", "_write_extras", Snapshot),
     ("storage/postgres/queues.py", "refuse", Refusal),
+    ("storage/rows.py", "open_row", Encoded),
+    ("storage/rows.py", "seal_row", Encoded),
     ("storage/sql_rows.py", "holder_cells", Holder),
     ("storage/sql_rows.py", "read_holder", Holder),
     ("storage/sql_rows.py", "run_row", RunRow),
     ("storage/sqlite/append.py", "", Along),
+    ("storage/sqlite/append.py", "_advance", View),
     ("storage/sqlite/append.py", "_create", NewRun),
     ("storage/sqlite/append.py", "_create", View),
     ("storage/sqlite/append.py", "_post_along", Request),
@@ -81,11 +95,13 @@ LISTS: tuple[tuple[str, str, type[msgspec.Struct]], ...] = (
 """File, function (empty: the whole file) and the class whose fields it lists."""
 ELSEWHERE: dict[type[msgspec.Struct], set[str]] = {
     Query: {"after", "limit", "offered"},
+    Question: {"asked_at"},
     Refusal: {"at"},
     Request: {"taken", "unmet"},
     Row: {"seq"},
 }
-"""Fields that such places leave to others: what a store itself counts, finds out or uses for paging."""
+"""Fields that such places leave to others: what a store itself counts, finds out or uses for paging, or the time of an
+event."""
 
 
 def missing(path: str, function: str, fields: tuple[str, ...]) -> list[str]:
