@@ -282,15 +282,11 @@ class Book:
         papers.ended_at = None if attempt.lost else stored.at
         match attempt.status if change.cause is None else "interrupted":
             case "completed":
-                self._inherit(visit)
+                changes = self._collect(visit) if visit.size is not None else []
                 said = {"changes": summary([event.changes]), "artifacts": event.artifacts}
                 self._write_receipt(visit, papers, stored, "succeeded", **said)
-                of_items = self._results_of(visit).changes
-                changes = (
-                    [of_items.get(item, Changes()) for item in range(visit.size or 0)] if event.items else []
-                )
-                of_items.clear()
-                self._hand_over(papers, visit, stored, [*changes, event.changes], artifacts=event.artifacts)
+                handed = [*changes, event.changes] if event.items else [event.changes]
+                self._hand_over(papers, visit, stored, handed, artifacts=event.artifacts)
             case "skipped":
                 said = _by_and_reason(event)
                 failed = {} if attempt.failure is None else {"failure": attempt.failure}
@@ -308,14 +304,16 @@ class Book:
             case unknown:
                 assert_never(unknown)
 
-    def _inherit(self, visit: VisitRecord) -> None:
-        """Note the results of the items that did not run here: the fork uses those of its parent."""
-        results = self._results_of(visit)
-        for item in range(visit.size or 0):
+    def _collect(self, visit: VisitRecord) -> list[Changes]:
+        """Return the changes of all items. For those that did not run here, the fork uses the results of its parent."""
+        results, items = self._results_of(visit), range(visit.size or 0)
+        for item in items:
             if item not in visit.items:
                 changes = self._inherited.get((visit.node, visit.iteration, item), Changes())
                 results.inherited[item], results.changes[item] = None, changes
                 results.given[item] = {"changes": summary([changes]), "artifacts": {}}
+        given, results.changes = results.changes, {}
+        return [given.get(item, Changes()) for item in items]
 
     def _write_receipt(
         self, visit: VisitRecord, papers: _Papers, stored: Stored, status: str, **said: Any

@@ -46,6 +46,8 @@ NODE_ENDS: dict[type[events.Event], AttemptStatus] = {
     events.NodeSkipped: "skipped",
 }
 """Kind of event that ends an attempt at a node -> how."""
+_SUCCESSES = frozenset({events.NodeCompleted, events.ItemCompleted})
+"""Kinds of events that say nothing about how an attempt ended: it succeeded."""
 _ANSWER_WIDTH = 200
 
 
@@ -601,10 +603,11 @@ def _record(
 
 def _take(attempt: AttemptRecord, event: Any) -> None:
     """Note what the event says that ends an attempt."""
-    attempt.failure = getattr(event, "failure", None) or getattr(event, "warning", None)
-    attempt.retry_at, attempt.reason, attempt.by = (
-        getattr(event, name, None) for name in ("retry_at", "reason", "by")
-    )
+    attempt.failure = attempt.retry_at = attempt.reason = attempt.by = None
+    if type(event) not in _SUCCESSES:
+        attempt.failure = getattr(event, "failure", None) or getattr(event, "warning", None)
+        attempt.retry_at, attempt.reason = getattr(event, "retry_at", None), getattr(event, "reason", None)
+        attempt.by = getattr(event, "by", None)
 
 
 def _rest(visit: VisitRecord, at: float) -> None:
