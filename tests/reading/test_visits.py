@@ -72,7 +72,7 @@ def test_an_attempt_whose_process_died_ends_with_the_last_sign_of_life_of_the_pr
     assert (crashed.status, crashed.lost, crashed.ended_at, crashed.seconds) == ("crashed", True, None, 0.0)
     assert crashed.span is not None
     assert (crashed.span.ended_at, crashed.span.noticed_at) == (last, last + 31.0)
-    assert (again.number, again.status, again.motive and again.motive.kind) == (2, "completed", "RunClaimed")
+    assert (again.number, again.status, again.motive and again.motive.kind) == (2, "completed", "claimed")
 
 
 def test_an_attempt_whose_process_lost_the_run_and_lives_is_interrupted() -> None:
@@ -283,7 +283,7 @@ def test_an_attempt_after_a_resume_was_asked_for_by_its_caller_if_its_node_was_m
         *_, began = follow(visits, history.at, events.RunResumed(by="ada", nodes=nodes), again)
         assert (began.attempt.asked is not None) == asked
         assert began.attempt.motive is not None
-        assert (began.attempt.motive.kind, began.attempt.motive.by) == ("RunResumed", "ada")
+        assert (began.attempt.motive.kind, began.attempt.motive.by) == ("resumed", "ada")
 
 
 def test_a_visit_that_is_repeated_after_a_rewind_was_asked_for_by_who_rewound_the_run() -> None:

@@ -5,7 +5,7 @@ attempt that died with its process has left behind.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import msgspec
 
@@ -13,21 +13,10 @@ from holdfast.core.events import Failure
 from holdfast.reading import words
 from holdfast.reading.places import frames_of, is_foreign
 from holdfast.reading.spans import AttemptStatus
-from holdfast.reading.visits import AttemptRecord, Motive
-
-ReasonKind: TypeAlias = Literal["resumed", "claimed", "rewound", "retried", "answered", "retry"]
+from holdfast.reading.visits import AttemptReason, AttemptRecord
 
 LINES_MAX = 200
 _LEFT_LINES = 5
-_MOTIVES: dict[str, ReasonKind] = {
-    "RunResumed": "resumed",
-    "RunClaimed": "claimed",
-    "RunRewound": "rewound",
-    "NodeScheduled": "retried",
-    "QuestionAnswered": "answered",
-}
-"""Kind of event -> what it is called as the reason why an attempt began."""
-MOTIVE_KINDS = tuple(_MOTIVES)
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,19 +43,6 @@ class FailureView(msgspec.Struct, frozen=True, kw_only=True):
     """The traceback as Python prints it."""
     advice: str = ""
     """What to do about it, besides what the message says."""
-
-
-class AttemptReason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why an attempt began, if it is not the first one or had to be allowed."""
-
-    kind: ReasonKind
-    """`retry`: the node's own retry policy; `retried`: a caller asked for it."""
-    seq: int
-    at: float
-    by: str | None = None
-    reason: str | None = None
-    holder: str | None = None
-    """The process that claimed the run."""
 
 
 class Left(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,21 +133,8 @@ def _view(record: AttemptRecord, left: Left | None) -> AttemptView:
         retry_at=record.retry_at,
         reason=record.reason,
         by=record.by,
-        because=_because(record.motive),
+        because=record.motive,
         left=left,
-    )
-
-
-def _because(motive: Motive | None) -> AttemptReason | None:
-    if motive is None:
-        return None
-    return AttemptReason(
-        kind=_MOTIVES.get(motive.kind, "retry"),
-        seq=motive.seq,
-        at=motive.at,
-        by=motive.by,
-        reason=motive.reason,
-        holder=motive.holder or None,
     )
 
 

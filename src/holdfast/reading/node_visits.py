@@ -17,7 +17,6 @@ from holdfast.errors import RunNotFound
 from holdfast.reading import history, words
 from holdfast.reading.attempts import (
     LINES_MAX,
-    MOTIVE_KINDS,
     AttemptView,
     FailureView,
     Known,
@@ -29,7 +28,7 @@ from holdfast.reading.node_reasons import NodeReasons, reasons_of
 from holdfast.reading.open_visits import partial_of
 from holdfast.reading.state_changes import Value, describe
 from holdfast.reading.views import Cost
-from holdfast.reading.visits import AttemptRecord, VisitRecord, Visits
+from holdfast.reading.visits import MOTIVE_KINDS, AttemptRecord, VisitRecord, Visits
 from holdfast.storage.contract import Query, Row, RunRow, Store
 
 _CHUNKS_MAX = 1000

@@ -2,8 +2,9 @@
 
 This is the only place that knows what an event does to an attempt: which events begin and end one, and what happens to it when
 its process dies, when it waits and is woken, when the run is rewound, cancelled or resumed, and when its router raises. Receipts,
-the timeline and the views of a node read the log through it. It uses neither a store nor the state of the run. Of each node it
-keeps only the latest visit; a reader that wants more keeps the records that `read` returns.
+the timeline and the views of a node read the log through it. It reads events only, so the events of one visit are enough to
+explain that visit; a reader that begins within a log begins with the state there (`Visits.of`). Of each node it keeps the latest
+visit; a reader that wants more keeps the records that `read` returns.
 
 - A *visit* has attempts, one after the other; `VisitRecord.attempt` is the latest one. Each item of a fan-out has attempts of its
   own, while an attempt at the node runs.
@@ -32,6 +33,7 @@ How: TypeAlias = Literal["began", "waits", "ended", "refused", "routed"]
 """What happened to an attempt. `began`: it began, or was woken. `waits`: it was suspended. `ended`: it ended, or an attempt that
 had ended got another end (a failed visit was skipped). `refused`: an answer refused the visit, or none came in time. `routed`:
 the router of a node that has completed raised, or has decided since."""
+ReasonKind: TypeAlias = Literal["resumed", "claimed", "rewound", "retried", "answered", "retry"]
 Place: TypeAlias = tuple[int, int]
 
 ERROR_WIDTH = 300
@@ -46,20 +48,31 @@ NODE_ENDS: dict[type[events.Event], AttemptStatus] = {
     events.NodeSkipped: "skipped",
 }
 """Kind of event that ends an attempt at a node -> how."""
+_MOTIVES: dict[str, ReasonKind] = {
+    "RunResumed": "resumed",
+    "RunClaimed": "claimed",
+    "RunRewound": "rewound",
+    "NodeScheduled": "retried",
+    "QuestionAnswered": "answered",
+}
+MOTIVE_KINDS = tuple(_MOTIVES)
+"""The kinds of events because of which attempts begin."""
 _SUCCESSES = frozenset({events.NodeCompleted, events.ItemCompleted})
 """Kinds of events that say nothing about how an attempt ended: it succeeded."""
 _ANSWER_WIDTH = 200
 
 
-class Motive(msgspec.Struct, frozen=True):
-    """An event because of which attempts begin: a caller resumed the run or answered, or a process claimed the run."""
+class AttemptReason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why an attempt began, if it is not the first one or had to be allowed."""
 
-    kind: str
+    kind: ReasonKind
+    """`retry`: the node's own retry policy; `retried`: a caller asked for it."""
     seq: int
     at: float
-    by: str | None
-    reason: str | None
-    holder: str | None
+    by: str | None = None
+    reason: str | None = None
+    holder: str | None = None
+    """The process that claimed the run."""
 
 
 class AttemptRecord(msgspec.Struct, kw_only=True):
@@ -84,9 +97,9 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     by: str | None = None
     lost: bool = False
     """True if its process died, or another process took the run from it."""
-    motive: Motive | None = None
+    motive: AttemptReason | None = None
     """Why it began; None if the visit itself or the retry policy of the node is the reason."""
-    asked: Motive | None = None
+    asked: AttemptReason | None = None
     """The request of a caller that it began with; None if there was none."""
     span: AttemptSpan | None = None
     """The time in which it ran, since it began or was woken."""
@@ -142,13 +155,13 @@ class VisitRecord(msgspec.Struct, kw_only=True):
     usd: float = 0.0
     tokens: int = 0
     streamed: int = 0
-    asked: Motive | None = None
+    asked: AttemptReason | None = None
     """The request of a caller with which the next attempt begins."""
     gate: str | None = None
     """The slot of an open question that must be answered before the visit begins or continues."""
-    motive: Motive | None = None
+    motive: AttemptReason | None = None
     """The latest event of the node that is a reason for attempts to begin."""
-    answer: Motive | None = None
+    answer: AttemptReason | None = None
     """The latest answer to a question of the node."""
 
     @property
@@ -176,9 +189,9 @@ class Visits:
         """Node -> its latest visit."""
         self.seen_at, self.seen_seq = 0.0, 0
         """The last event that the holder of the run recorded: its last sign of life."""
-        self._rewound: Motive | None = None
+        self._rewound: AttemptReason | None = None
         """Who rewound the run last, and why; None if it was not rewound."""
-        self._motive: Motive | None = None
+        self._motive: AttemptReason | None = None
         """The latest event of the run that is a reason for attempts to begin."""
         self._changes: list[VisitChange] = []
 
@@ -409,7 +422,9 @@ class Visits:
             )
         return visit, attempt
 
-    def _why(self, visit: VisitRecord, attempt: AttemptRecord, before: AttemptRecord | None) -> Motive | None:
+    def _why(
+        self, visit: VisitRecord, attempt: AttemptRecord, before: AttemptRecord | None
+    ) -> AttemptReason | None:
         """Return why an attempt begins: the latest motive since the attempt before it began."""
         if before is not None and (before.place != visit.place or before.number != attempt.number - 1):
             before = None
@@ -419,7 +434,7 @@ class Visits:
         if found is not None and found.seq > after:
             return found
         if before is not None and before.retry_at is not None:
-            return Motive("retry", attempt.first_seq, before.retry_at, None, None, None)
+            return AttemptReason(kind="retry", seq=attempt.first_seq, at=before.retry_at)
         return None
 
     # --- items ---
@@ -587,9 +602,11 @@ def _keep(visit: VisitRecord, step: str) -> None:
     visit.steps_begun.pop(step, None)
 
 
-def _motive(event: Any, stored: Stored) -> Motive:
-    said = (getattr(event, name, None) for name in ("by", "reason", "holder"))
-    return Motive(stored.kind, stored.seq, stored.at, *said)
+def _motive(event: Any, stored: Stored) -> AttemptReason:
+    return AttemptReason(
+        kind=_MOTIVES[stored.kind], seq=stored.seq, at=stored.at, by=getattr(event, "by", None),
+        reason=getattr(event, "reason", None), holder=getattr(event, "holder", None) or None,
+    )  # fmt: skip
 
 
 def _record(
