@@ -140,3 +140,11 @@ def test_an_attempt_whose_process_lost_the_run_and_lives_is_interrupted() -> Non
     history = History("r", outline("START a END")).created().started("a")
     history.record(events.RunClaimed(holder="w2", outlived=True)).completed("a")
     assert [attempt.status for attempt in shown(history, "a").attempts] == ["interrupted", "completed"]
+
+
+def test_the_answer_to_an_earlier_visit_is_not_why_the_next_one_began() -> None:
+    flow = outline("START a", branches={"a": "a END"})
+    history = History("r", flow).created().started("a").asking("a", "Go on?", "yes")
+    history.answered(next(iter(history.state.questions)), "yes").completed("a", routes=["a"]).started("a")
+    (attempt,) = shown(history, "a", iteration=2).attempts
+    assert attempt.because is None

@@ -162,7 +162,7 @@ class VisitRecord(msgspec.Struct, kw_only=True):
     motive: AttemptReason | None = None
     """The latest event of the node that is a reason for attempts to begin."""
     answer: AttemptReason | None = None
-    """The latest answer to a question of the node."""
+    """The latest answer to a question about this visit, or of its attempts."""
 
     @property
     def place(self) -> Place:
@@ -407,7 +407,7 @@ class Visits:
             if before is not None:
                 visit.before = visit.begun = before.begun
                 visit.asked, visit.attempt = before.asked, before.attempt
-                visit.motive, visit.answer = before.motive, before.answer
+                visit.motive = before.motive
             self.latest[event.node] = visit
         return visit
 
