@@ -794,15 +794,15 @@ def test_show_ends_with_commands_that_can_be_pasted(cli: Cli) -> None:
 def test_a_retry_is_told_by_the_time_it_is_due_and_items_by_their_number(cli: Cli, place: Path) -> None:
     (place / "items.py").write_text(
         "from holdfast import END, START, Graph, Recoverable, Retry\ngraph = Graph('items')\n"
-        "@graph.node(each=lambda state: [7, 8], retry=Retry(attempts=2, backoff=0.01))\n"
+        "@graph.node(each=lambda state: [7, 8], label=lambda item: f'part {item}', retry=Retry(attempts=2, backoff=0.01))\n"
         "def each(item, ctx):\n    if item == 7 and ctx.attempt == 1: raise Recoverable('no')\n"
         "graph.chain(START, each, END)\n",
         "utf-8",
     )
     ended = cli("run", "items.py", "--run-id", "r1")
     assert ended.code == Exit.OK
-    assert "item 0 failed" in ended.err
-    assert "item 1: 1 of 2 done" in ended.err
+    assert "item 0 (part 7) failed" in ended.err
+    assert "item 1 (part 8): 1 of 2 done" in ended.err
     shown = cli("events", "r1", "--kind", "ItemFailed").out
     assert '"item": 0' in shown
     assert re.search(r'"retry_at": "\d{4}-\d\d-\d\d ', shown)

@@ -115,7 +115,7 @@ EVENTS = {
     "StepStarted": {**HEADER, "item": None, "result_schema": {}},
     "StepFailed": {**HEADER, "arguments": [], "retry_at": None, "item": None},
     "CostIncurred": {**HEADER, "usd": 0.0, "tokens": 0},
-    "ItemsListed": HEADER,
+    "ItemsListed": {**HEADER, "labels": []},
     "ItemStarted": HEADER,
     "ItemCompleted": {**HEADER, "changes": Changes(), "artifacts": {}},
     "ItemFailed": {**HEADER, "retry_at": None},
@@ -164,6 +164,7 @@ PARTS = {
         "failed": {},
         "attempts": {},
         "failures": {},
+        "labels": [],
     },
     run_state.NodeState: {
         "status": "pending",
@@ -294,6 +295,7 @@ PARTS = {
     definition.NodeOptions: {
         "join": "all",
         "each": False,
+        "label": False,
         "limit": 16,
         "idempotent": True,
         "on_interrupt": "rerun",

@@ -12,7 +12,7 @@ import {
   netOf,
 } from "../../src/holdfast/server/page/pure/graph_shapes.js";
 import { aloneNodes, edgesOf, ruleMarks, stepFrom, viewBox, viewGroup } from "../../src/holdfast/server/page/pure/graph_views.js";
-import { fitName, viewNode } from "../../src/holdfast/server/page/pure/node_views.js";
+import { fitName, textOfItem, viewNode } from "../../src/holdfast/server/page/pure/node_views.js";
 
 const mark = (status, more = {}) => ({ status, iteration: 1, execution: 1, attempt: 1, tries: 1, seconds: 2.4, ...more });
 const box = (name, x, y, more = {}) => ({ name, kind: "node", x, y, w: 164, h: 48, ...more });
@@ -302,4 +302,9 @@ test("arrow keys lead through an open stack, and out of it", () => {
   assert.equal(stepFrom(net, new Set(), "load_0", "right"), "load_1");
   assert.equal(stepFrom(net, new Set(), "load_1", "down"), "merge");
   assert.equal(stepFrom(net, new Set(), "merge", "up"), "load_0");
+});
+
+test("an item of a fan-out is named by its label, if it has one", () => {
+  assert.equal(textOfItem("a.example", "completed"), "a.example · completed");
+  assert.equal(textOfItem("", "completed"), "completed");
 });

@@ -35,7 +35,7 @@ def build_order() -> hf.Flow:
 def build_fan() -> hf.Flow:
     graph = hf.Graph("fan")
 
-    @graph.node(each=lambda state: range(1000), limit=100)
+    @graph.node(each=lambda state: range(1000), label=lambda item: f"part {item}", limit=100)
     async def embed(item):
         if item % 97 == 50:
             raise hf.Fatal(f"item {item} is broken")

@@ -118,7 +118,10 @@ def test_a_fan_of_1000_is_one_node_and_its_list_begins_with_failures(show):
     items.nth(10).wait_for()
     texts = items.all_inner_texts()
     assert all("broken" in text for text in texts[:10])
+    assert "part 50 · Fatal" in texts[0]
     assert "broken" not in texts[10]
+    items.first.click()
+    page.get_by_text("item 50 · part 50").wait_for()
 
 
 def test_a_name_as_long_as_can_be_is_cut_in_the_middle_and_told_in_full(show):

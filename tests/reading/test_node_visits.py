@@ -108,6 +108,14 @@ def test_items_that_failed_come_first_then_those_that_have_not_ended() -> None:
     assert ([one.item for one in page.items or []], page.items_all) == ([2, 1], 4)
 
 
+def test_items_are_shown_with_their_labels() -> None:
+    flow = outline("START fan END", nodes={"fan": {"each": lambda state: state["parts"], "label": str.upper}})
+    history = History("r", flow).created({"parts": ["x", "y"]}).started("fan")
+    history.record(events.ItemsListed(node="fan", iteration=1, items=["x", "y"], labels=["X", "Y"]))
+    assert [one.label for one in shown(history, "fan").items or []] == ["X", "Y"]
+    assert [one.label for one in shown(history, "fan", item=1).items or []] == ["Y"]
+
+
 def test_a_fan_out_whose_items_all_wait_is_shown_as_waiting_and_not_as_crashed() -> None:
     flow = outline("START fan END", nodes={"fan": {"each": lambda state: state["parts"]}})
     history = History("r", flow).created({"parts": ["x", "y"]}).started("fan").settled()

@@ -49,6 +49,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     join: Literal["all", "any", "every"] = "all"
     """When a node with several incoming edges starts. `every`: only if each of these edges is taken (in plans)."""
     each: bool = False
+    label: bool = False
+    """True if a function names the items of the fan-out."""
     limit: int = 16
     idempotent: bool = True
     on_interrupt: Literal["rerun", "ask", "skip"] = "rerun"

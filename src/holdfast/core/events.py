@@ -618,6 +618,8 @@ class ItemsListed(NodeEvent, frozen=True, kw_only=True):
     """The items that a node with `each` fans out over were listed, once per execution."""
 
     items: list[Any]
+    labels: list[str] = []
+    """The name of each item in views and lists; empty if the node has no `label`."""
 
 
 class ItemStarted(NodeEvent, frozen=True, kw_only=True):

@@ -112,6 +112,8 @@ class Node(msgspec.Struct, frozen=True):
     """A function of the state that returns the question to ask before a visit begins."""
     calls: FlowCall | None = None
     """Set if the node calls another flow."""
+    label: NodeFn | None = None
+    """A function of an item of a fan-out that returns the name of the item in views and lists."""
     wiring: Wiring | None = None
     """How the node of a plan gets its input and gives its output; None for a graph in code: a node gets the state."""
     pre: tuple[Policy, ...] = ()
@@ -198,6 +200,7 @@ class Graph(Generic[S]):
         idempotent: bool = True,
         on_interrupt: Literal["rerun", "ask", "skip"] | None = None,
         each: Callable[[S], Iterable[Any]] | None = None,
+        label: Callable[[Any], str] | None = None,
         limit: int = 16,
         join: Literal["all", "any"] = "all",
         approve: str | Callable[[S], str | None] | None = None,
@@ -219,6 +222,7 @@ class Graph(Generic[S]):
         idempotent: bool = True,
         on_interrupt: Literal["rerun", "ask", "skip"] | None = None,
         each: Callable[[S], Iterable[Any]] | None = None,
+        label: Callable[[Any], str] | None = None,
         limit: int = 16,
         join: Literal["all", "any"] = "all",
         approve: str | Callable[[S], str | None] | None = None,
@@ -247,7 +251,7 @@ class Graph(Generic[S]):
 
         def add(fn: NodeFn) -> NodeFn:
             called = name or str(getattr(fn, "__name__", ""))
-            self._problems.extend(_use_problems(called, fn, retry, idempotent, each))
+            self._problems.extend(_use_problems(called, fn, retry, idempotent, each, label))
             chosen = (
                 Retry(attempts=retry) if type(retry) is int else retry if isinstance(retry, Retry) else None
             )
@@ -256,6 +260,7 @@ class Graph(Generic[S]):
                 idempotent=idempotent,
                 on_interrupt=on_interrupt or ("rerun" if idempotent else "ask"),
                 each=each is not None,
+                label=label is not None,
                 limit=limit,
                 join=join,
                 retry=_describe(chosen) if chosen else {},
@@ -267,13 +272,21 @@ class Graph(Generic[S]):
                 memory_limit=memory_limit,
             )
             asks = approve if callable(approve) else None
-            self._add(called, fn, options, retry=chosen, each=each, asks=asks)
+            self._add(called, fn, options, retry=chosen, each=each, label=label, asks=asks)
             return fn
 
         return add if fn is None else add(fn)
 
     def _add(
-        self, name: str, fn: NodeFn, options: NodeOptions, *, retry: Retry | None, each: Any, asks: Any
+        self,
+        name: str,
+        fn: NodeFn,
+        options: NodeOptions,
+        *,
+        retry: Retry | None,
+        each: Any,
+        label: Any,
+        asks: Any,
     ) -> None:
         node = Node(
             name=name,
@@ -285,6 +298,7 @@ class Graph(Generic[S]):
             is_async=is_a(inspect.iscoroutinefunction, fn),
             streams=is_a(inspect.isasyncgenfunction, fn),
             asks=asks,
+            label=label,
         )
         built_in = BUILT_IN_EXECUTORS.get(str(options.executor))
         if built_in is not None:
@@ -326,6 +340,7 @@ class Graph(Generic[S]):
         input: Callable[[I], R | Mapping[str, Any]],
         output: Callable[[R], Mapping[str, Any] | None] | None = None,
         each: Callable[[S], Iterable[I]],
+        label: Callable[[I], str] | None = None,
         limit: int = 16,
         timeout: float | None = None,
         join: Literal["all", "any"] = "all",
@@ -348,6 +363,7 @@ class Graph(Generic[S]):
         input: Any,
         output: Any = None,
         each: Any = None,
+        label: Any = None,
         limit: int = 16,
         timeout: float | None = None,
         join: Literal["all", "any"] = "all",
@@ -378,6 +394,7 @@ class Graph(Generic[S]):
             options=NodeOptions(
                 timeout_s=timeout,
                 each=each is not None,
+                label=label is not None,
                 limit=limit,
                 join=join,
                 approve=f"{name}?" if callable(approve) else approve,
@@ -390,6 +407,7 @@ class Graph(Generic[S]):
             takes_context=True,
             is_async=True,
             asks=approve if callable(approve) else None,
+            label=label,
             calls=FlowCall(
                 flow=None if flow is self else flow,
                 output=output,
@@ -724,7 +742,7 @@ def _describe(retry: Retry) -> dict[str, Any]:
     return described
 
 
-def _use_problems(name: str, fn: Any, retry: Any, idempotent: Any, each: Any) -> Iterator[str]:
+def _use_problems(name: str, fn: Any, retry: Any, idempotent: Any, each: Any, label: Any) -> Iterator[str]:
     """Yield the mistakes in a call of `Graph.node` that would otherwise show only when the node runs."""
     if not callable(fn):
         yield f"node {name!r} is {fn!r}, which cannot be called; give a function"
@@ -737,6 +755,10 @@ def _use_problems(name: str, fn: Any, retry: Any, idempotent: Any, each: Any) ->
         yield f"node {name!r} has retry={retry!r}; give a number of tries or Retry(…)"
     if each is not None and not callable(each):
         yield f"node {name!r} has each={each!r}; give a function of the state that lists the items"
+    if label is not None and (not callable(label) or not takes_one(label)):
+        yield f"node {name!r} has label={label!r:.80}; give a function of the item: label=lambda item: …"
+    elif is_a(inspect.iscoroutinefunction, label):
+        yield f"node {name!r} has an async def as label; give a plain function, which names the item from what it has"
 
 
 def item_type(node: Node, state: StateType[Any]) -> Any:
@@ -764,6 +786,7 @@ def _flow_call_problems(node: Node, called: str | None, flow: Any, retry: Any) -
         ("input", node.fn, of),
         ("output", call.output, "result"),
         ("each", node.each, "state"),
+        ("label", node.label, "item"),
     ):
         if fn is None and option != "input":
             continue

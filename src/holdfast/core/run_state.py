@@ -96,6 +96,11 @@ class Items(msgspec.Struct, omit_defaults=True, gc=False):
     attempts: dict[int, int] = {}
     """Item -> the number of its latest attempt; only for items that needed more than one attempt or that wait."""
     failures: dict[int, int] = {}
+    labels: list[str] = []
+
+    def name(self, item: int) -> str:
+        """Return how an item is named: by its number and, if it has one, its label."""
+        return describe_item(item, self.labels)
 
     def results(self) -> list[Changes]:
         """Return the changes of all items, in item order."""
@@ -576,6 +581,11 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     def stretches(self) -> list[tuple[Seq, Seq]]:
         """Return the ranges of the log (first and last seq) whose events led to this state."""
         return [*self.path, (self.since, self.seq)]
+
+
+def describe_item(item: int, labels: Sequence[str]) -> str:
+    """Return how an item of a fan-out is named: by its number and, if it has one, its label, as in `item 3 (a.example)`."""
+    return f"item {item} ({labels[item]})" if item < len(labels) and labels[item] else f"item {item}"
 
 
 def visit_of(name: str, node: NodeState) -> dict[str, Any]:

@@ -200,6 +200,8 @@ def _option_problems(name: str, options: NodeOptions) -> Iterator[str]:
         )
     if not _is_whole(options.limit) or options.limit < 1:
         yield f"node {name!r}: limit={options.limit!r} lets no item run; use a whole number from 1 up"
+    if options.label and not options.each:
+        yield f"node {name!r}: label= names the items of a fan-out; add each=, or leave it out"
     if options.join not in _JOINS:
         yield f"node {name!r}: join={options.join!r} does not exist; use {_either(_JOINS)}"
     if options.on_interrupt not in _INTERRUPTS:

@@ -71,6 +71,8 @@ class ItemView(msgspec.Struct, frozen=True, kw_only=True):
     """An item of a fan-out."""
 
     item: int
+    label: str
+    """The name of the item that `label=` of the node gives; empty without it."""
     value: Value
     status: str
     """`pending`, `running`, `waiting`, `completed` or `failed`."""
@@ -285,7 +287,7 @@ def show_visit(
         else {},
         cost=Cost(visit.record.usd, visit.record.tokens) if visit.record is not None else Cost(),
         children=_called(store, visit, wanted.item),
-        items=_items(visit, listed.items, wanted) if listed is not None else None,
+        items=_items(visit, listed, wanted) if listed is not None else None,
         items_all=len(listed.items) if listed is not None else 0,
         **_planned(definition, node),
         returned=describe(returned.value) if returned is not None else None,
@@ -425,8 +427,9 @@ def _chunks(store: Store, run_id: str, node: str, visit: _Visit) -> dict[tuple[i
 # --- items ---------------------------------------------------------------------------------------------
 
 
-def _items(visit: _Visit, values: list[Any], wanted: VisitWanted) -> list[ItemView]:
+def _items(visit: _Visit, listed: events.ItemsListed, wanted: VisitWanted) -> list[ItemView]:
     """Return a page of the items: those that failed first, then those that have not ended."""
+    values, labels = listed.items, listed.labels
     records = visit.record.items if visit.record is not None else {}
     statuses = [_item_status(records.get(item)) for item in range(len(values))]
     order = (
@@ -438,6 +441,7 @@ def _items(visit: _Visit, values: list[Any], wanted: VisitWanted) -> list[ItemVi
     return [
         ItemView(
             item=item,
+            label=labels[item] if labels else "",
             value=describe(values[item]),
             status=statuses[item],
             attempt=records[item].number if item in records else 0,

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.core.definition import Definition
 from holdfast.core.kinds import TAKES_OVER
+from holdfast.core.run_state import describe_item
 from holdfast.errors import describe_failure
 from holdfast.reading import text, words
 from holdfast.reading.chunks import Chunk
@@ -36,6 +37,8 @@ class NodeSeen(msgspec.Struct):
     seconds: float = 0.0
     items_done: int = 0
     items_all: int | None = None
+    labels: list[str] = []
+    """The names of its items, if the node has `label` and the story saw them listed."""
     steps: int = 0
     """The number of steps that this visit has completed since the story began to follow it."""
     checkpoints: int = 0
@@ -260,6 +263,7 @@ class Story:
         match event.kind:
             case "ItemsListed":
                 seen.items_done, seen.items_all = 0, len(event.body.get("items", []))
+                seen.labels = event.body.get("labels", [])
                 return Line("running", name, f"fans out over {text.count(seen.items_all, 'item')}")
             case "ItemCompleted":
                 seen.items_done += 1
@@ -267,13 +271,17 @@ class Story:
                 tenth = seen.items_done % max(1, count // 10) == 0 or seen.items_done == count
                 if count > _ITEM_LINES_MAX and not tenth:
                     return None
-                done = f"item {event.body.get('item', 0)}: {seen.items_done} of {count} done"
+                done = f"{describe_item(event.body.get('item', 0), seen.labels)}: {seen.items_done} of {count} done"
                 return Line("completed", name, done)
             case "ItemFailed":
                 retry_at = event.body.get("retry_at")
                 again = "" if retry_at is None else f"; retry in {text.duration(retry_at - event.at)}"
                 status = "failed" if retry_at is None else "waiting"
-                return Line(status, name, f"item {event.body.get('item', 0)} failed: {_fault(event)}{again}")
+                return Line(
+                    status,
+                    name,
+                    f"{describe_item(event.body.get('item', 0), seen.labels)} failed: {_fault(event)}{again}",
+                )
             case _:
                 return None
 

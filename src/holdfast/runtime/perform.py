@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any, TypeAlias, assert_never
 
 import msgspec
@@ -11,7 +12,7 @@ from holdfast.core import commands, events
 from holdfast.core.codec import article, is_declarable, type_name
 from holdfast.core.decide import is_caught
 from holdfast.core.events import Changes, Failure
-from holdfast.core.graph import Flow
+from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import VISIT_STUCK, visit_of
 from holdfast.errors import CodecError, ResumeRefused, RouterError, StateError, end_sentence
 from holdfast.runtime import judging, outcomes, questions
@@ -21,6 +22,10 @@ from holdfast.runtime.services import AbandonedCall
 _log = logging.getLogger("holdfast")
 _WARNED_FROM = 9
 """A lower limit on iterations has no nine tenths, and its end is in sight from the start."""
+
+_LABEL_CHARS = 100
+"""A label is one of many in a list, and is stored with each of them."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 _OnVisit: TypeAlias = (
     commands.CompleteItems | commands.FailItems | commands.RouteNode | commands.SkipNode | commands.AskAboutNode
@@ -151,7 +156,9 @@ def _perform_on_visit(journal: Journal, command: _OnVisit) -> None:
             for event in produced:
                 record(event)
         case commands.FailItems():
-            told = f"item {command.item}: {command.failure.message}"
+            items = journal.state.nodes[name].items
+            assert items is not None
+            told = f"{items.name(command.item)}: {command.failure.message}"
             if (
                 command.failure.kind == "recoverable"
             ):  # its effect may or may not have happened, as after a crash
@@ -182,12 +189,42 @@ def _list_items(journal: Journal, name: str) -> None:
     try:
         listed = list(node.each(journal.load(visit.input or {})))
         items = [_encode_item(journal.flow, name, number, item) for number, item in enumerate(listed)]
+        labels = [_label(node, number, item) for number, item in enumerate(listed)] if node.label else []
     except Exception as raised:  # noqa: BLE001 - user code
         now, luck = journal.at, journal.services.luck
-        journal.faults[name] = raised
-        journal.record(outcomes.fail_node(node, visit, raised, now=now, luck=luck, timed_out=False))
+        fault = raised.__cause__ or raised if isinstance(raised, _LabelFailed) else raised
+        journal.faults[name] = fault
+        failed = outcomes.fail_node(node, visit, fault, now=now, luck=luck, timed_out=False)
+        if isinstance(raised, _LabelFailed):
+            failure = msgspec.structs.replace(failed.failure, advice=str(raised))
+            failed = msgspec.structs.replace(failed, failure=failure)
+        journal.record(failed)
     else:
-        journal.record(events.ItemsListed(**header, items=items))
+        journal.record(events.ItemsListed(**header, items=items, labels=labels))
+
+
+class _LabelFailed(Exception):
+    """The `label` of a fan-out raised (`__cause__` is what it raised). Its text is the advice."""
+
+
+def _label(node: Node, number: int, item: Any) -> str:
+    """Return the label of an item, shortened if it is long. Raises `_LabelFailed`, or `StateError` for what is not a label."""
+    assert node.label is not None
+    try:
+        label = node.label(item)
+    except Exception as raised:
+        raise _LabelFailed(
+            f"It was raised by label= of node {node.name!r} for item {number}, before any item began. It must return a text "
+            "for every item."
+        ) from raised
+    if not isinstance(label, str):
+        raise StateError(f"label= returned {label!r:.80} for item {number}; return a str", node=node.name)
+    if _CONTROL.search(label):
+        raise StateError(
+            f"label= returned {label!r:.80} for item {number}, which has control characters; return one line of text",
+            node=node.name,
+        )
+    return label if len(label) <= _LABEL_CHARS else label[: _LABEL_CHARS - 1] + "…"
 
 
 def _encode_item(flow: Flow[Any], name: str, number: int, item: Any) -> Any:

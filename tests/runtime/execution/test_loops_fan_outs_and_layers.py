@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -163,6 +164,65 @@ def test_when_an_item_fails_the_others_finish_and_only_what_is_missing_runs_agai
     run = in_engine(lambda engine: engine.resume("r"), store, flows=[flow])
     assert (ran, run.state.log) == (["two"], ["one 1", "two 2", "three 1"])
     assert verification.verify(store, "r").problems == []
+
+
+def labelled(label: Any) -> Flow[Work]:
+    def body(page: str) -> dict[str, Any]:
+        if page == "two":
+            raise ValueError("torn")
+        return {"log": [page]}
+
+    return fanned(body, label=label)
+
+
+def test_items_have_the_labels_that_a_function_gives_them() -> None:
+    store = MemoryStore()
+    run = failure_of(
+        labelled(lambda page: f"page {page}"), Work(pages=["one", "two", "x" * 200]), store=store
+    )
+    (row,) = store.events("r", kinds=("ItemsListed",))
+    assert json.loads(row.body)["labels"] == ["page one", "page two", f"page {'x' * 94}…"]
+    assert run.error.message == "item 1 (page two): torn"
+    assert verification.verify(store, "r").problems == []
+
+
+def test_a_log_of_a_fan_out_without_labels_is_as_it_was() -> None:
+    store = MemoryStore()
+    quickly(fanned(lambda page: None), Work(pages=["one"]), store=store)
+    (row,) = store.events("r", kinds=("ItemsListed",))
+    assert b"labels" not in row.body
+
+
+def test_a_label_that_cannot_be_made_fails_the_node_before_any_item() -> None:
+    store = MemoryStore()
+    run = failure_of(labelled(lambda page: page["name"]), Work(pages=["one"]), store=store)
+    assert (run.error.type, run.failed_node) == ("TypeError", "read")
+    assert "label=" not in run.error.message
+    assert "raised by label= of node 'read' for item 0" in run.error.advice
+    assert store.events("r", kinds=("ItemStarted",)) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "says"), [(7, "label= returned 7 for item 0; return a str"), ("a\nb", "control characters")]
+)
+def test_a_label_is_a_text_in_one_line(made: Any, says: str) -> None:
+    run = failure_of(labelled(lambda page: made), Work(pages=["one"]))
+    assert (run.error.type, says in run.error.message) == ("StateError", True)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"label": str}, "label= names the items of a fan-out; add each="),
+        ({"each": list, "label": "url"}, "label='url'; give a function of the item"),
+    ],
+)
+def test_a_label_without_items_to_name_is_refused(options: dict[str, Any], says: str) -> None:
+    graph = Graph("fan", Work)
+    graph.node(name="read", **options)(lambda page: None)
+    with pytest.raises(hf.GraphError) as refused:
+        graph.chain(START, "read", END).compile()
+    assert says in str(refused.value)
 
 
 def test_an_item_has_retries_of_its_own() -> None:

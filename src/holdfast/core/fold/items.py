@@ -15,7 +15,7 @@ def items_listed(state: RunState, event: events.ItemsListed, stored: Stored) -> 
     """Record the list of items of a fan-out, once per execution. In a fork, items may have the results that they had in the
     parent.
     """
-    items = state.nodes[event.node].items = Items(values=event.items)
+    items = state.nodes[event.node].items = Items(values=event.items, labels=event.labels)
     visit = state.begun_visit(event.node, event.iteration)
     if visit is not None:
         items.done = {item: done for item, done in visit.reused().items() if item < len(event.items)}

@@ -304,7 +304,7 @@ export interface NodeVisit {
   cost: Cost;
   /** The child runs that it has started; without a status, they were deleted. */
   children: { id: string; flow: string; status: RunStatus | null }[];
-  items: { item: number; value: Value; status: string; attempt: number; failure: FailureView | null }[] | null;
+  items: { item: number; label: string; value: Value; status: string; attempt: number; failure: FailureView | null }[] | null;
   items_all: number;
   /** In a plan. */
   title?: string;

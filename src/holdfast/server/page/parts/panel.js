@@ -117,9 +117,11 @@ export function createPanel(app) {
  * @returns {Chip[]}
  */
 function chipsOf({ node, iteration, execution, item, visits, attempts, items }, attempt, place) {
+  const labels = new Map((items ?? []).map((one) => [one.item, one.label]));
   /** @param {string} name @param {number | null} chosen @param {(number | null)[]} all @param {(one: any) => Place} placeOf */
   const chip = (name, chosen, all, placeOf) => {
-    const words = (/** @type {number | null} */ one) => (one === null ? `all ${name}s` : `${name} ${one}`);
+    const words = (/** @type {number | null} */ one) =>
+      one === null ? `all ${name}s` : `${name} ${one}${name === "item" && labels.get(one) ? ` · ${labels.get(one)}` : ""}`;
     const choices = [...new Set(all)].slice(-LISTED);
     const made = choices.map((one) => ({ words: words(one), href: formatFragment(placeOf(one)), chosen: one === chosen }));
     return choices.some((one) => one !== chosen) ? [{ name, label: words(chosen), choices: made }] : [];

@@ -3,7 +3,7 @@
 import { whenChanged } from "../pure/depending.js";
 import { familyRow } from "../pure/families.js";
 import { formatFragment, withQuery } from "../pure/fragments.js";
-import { statusOfItem } from "../pure/node_views.js";
+import { statusOfItem, textOfItem } from "../pure/node_views.js";
 import { checkLines, policyLines } from "../pure/reasons.js";
 import { placeOfVisit } from "../pure/run_choices.js";
 import { handledSentence, lookOfAttempt, lookOfRun } from "../pure/statuses.js";
@@ -219,13 +219,16 @@ function createItems(app) {
     setText(title, `Items, failures first: ${new Set(all.map((one) => one.item)).size} of ${visit.items_all}`);
     const there = placeOfVisit(place, visit.node, [visit.iteration, visit.execution]);
     rows.update(
-      all.map(({ item, status: stored, failure, value }) => {
+      all.map(({ item, label, status: stored, failure, value }) => {
         const status = statusOfItem(stored, mark);
         return {
           key: String(item),
           look: lookOfRun({ status }),
           word: `item ${item}`,
-          text: failure ? `${failure.type}: ${failure.message}` : `${status} · ${cutMiddle(valueText(value), STEP_CHARS)}`,
+          text: textOfItem(
+            label,
+            failure ? `${failure.type}: ${failure.message}` : `${status} · ${cutMiddle(valueText(value), STEP_CHARS)}`,
+          ),
           place: withQuery(there, { item: String(item) }),
           now,
         };

@@ -101,6 +101,12 @@ function waitOf({ waits_for: what, until }, now) {
   return what === "retry" ? (until && until > now ? `retry in ${span(until - now)}` : "retry is due") : null;
 }
 
+/**
+ * What is said of an item of a fan-out, after its label if it has one.
+ * @param {string} label @param {string} words @returns {string}
+ */
+export const textOfItem = (label, words) => (label ? `${label} · ${words}` : words);
+
 /** The items that ran when their process died have crashed. @param {string} status @param {NodeMark | undefined} mark */
 export const statusOfItem = (status, mark) => (mark?.crashed && status === "running" ? "crashed" : status);
 
