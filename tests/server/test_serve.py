@@ -312,7 +312,8 @@ def test_a_run_that_the_server_refuses_is_explained_in_its_output_and_in_the_api
     assert (
         server.process.stderr.readline()
         == "trouble: run 'old' was not resumed: the flow has changed in shape: node bow is no longer in the flow. Use "
-        'on_change="compatible" (--on-change compatible) if the run may continue with the new flow, rename={"old": "new"} if a '
+        'on_change="compatible" (--on-change compatible) if the run may continue with the new flow, rename={"old": "new"} '
+        "(--rename old=new) if a "
         "node has a new name, a fork, or the old code. This worker tries the run again later; another worker may claim it.\n"
     )
     assert "# resume it" in server.process.stderr.readline()

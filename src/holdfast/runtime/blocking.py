@@ -36,7 +36,7 @@ from holdfast.runtime.listeners import Listener
 from holdfast.runtime.resources import Resources
 from holdfast.runtime.services import open_store_for
 from holdfast.runtime.settings import Durability
-from holdfast.runtime.verb_signatures import takes
+from holdfast.runtime.verb_signatures import takes, takes_run
 from holdfast.storage.contract import RunStatus, Store
 from holdfast.upkeep.retention import KEEP_LAST, Deleted, Pruned
 
@@ -300,15 +300,16 @@ def start(flow: Flow[S], input: S | Mapping[str, Any] | None = None, **options: 
     return _call(lambda e, said: e.start(flow, input, **said), options)
 
 
+@takes_run
 def wait(
-    run_id: str,
+    run: str,
     timeout: float | None = None,
     *,
     until: WaitedFor = "stopped",
     **options: Unpack[Options],
 ) -> Run[Any]:
     """Wait until a run has stopped or ended: see `Engine.wait`."""
-    return with_engine(lambda e: e.wait(run_id, timeout, until=until), options)
+    return with_engine(lambda e: e.wait(run, timeout, until=until), options)
 
 
 class _Resume(records.ResumeHere, Options, total=False): ...
@@ -431,35 +432,41 @@ def state(run: str, checkpoint: str | int | None = None, **options: Unpack[Optio
     return with_engine(lambda e: e.state(run, checkpoint), options)
 
 
+@takes_run
 def events(
-    run_id: str, after: int = 0, node: str | None = None, kind: str | None = None, **options: Unpack[Options]
+    run: str, after: int = 0, node: str | None = None, kind: str | None = None, **options: Unpack[Options]
 ) -> list[EventView]:
     """List the stored events of a run, oldest first: see `Engine.events`."""
-    return with_engine(lambda e: e.events(run_id, after, node, kind), options)
+    return with_engine(lambda e: e.events(run, after, node, kind), options)
 
 
-def questions(run_id: str | None = None, **options: Unpack[Options]) -> list[AskedQuestion]:
+@takes_run
+def questions(run: str | None = None, **options: Unpack[Options]) -> list[AskedQuestion]:
     """List the open questions of one run, or of all runs: see `Engine.questions`."""
-    return with_engine(lambda e: e.questions(run_id), options)
+    return with_engine(lambda e: e.questions(run), options)
 
 
-def requests(run_id: str, **options: Unpack[Options]) -> list[RequestView]:
+@takes_run
+def requests(run: str, **options: Unpack[Options]) -> list[RequestView]:
     """List the requests to a run that wait or were refused: see `Engine.requests`."""
-    return with_engine(lambda e: e.requests(run_id), options)
+    return with_engine(lambda e: e.requests(run), options)
 
 
-def checkpoints(run_id: str, **options: Unpack[Options]) -> list[Checkpoint]:
+@takes_run
+def checkpoints(run: str, **options: Unpack[Options]) -> list[Checkpoint]:
     """List the checkpoints from which a run can be resumed or forked: see `Engine.checkpoints`."""
-    return with_engine(lambda e: e.checkpoints(run_id), options)
+    return with_engine(lambda e: e.checkpoints(run), options)
 
 
-def ledger(run_id: str, *, verify: bool = False, **options: Unpack[Options]) -> Ledger:
+@takes_run
+def ledger(run: str, *, verify: bool = False, **options: Unpack[Options]) -> Ledger:
     """Get every decision in the log of a run: see `Engine.ledger`."""
-    return with_engine(lambda e: e.ledger(run_id, verify=verify), options)
+    return with_engine(lambda e: e.ledger(run, verify=verify), options)
 
 
+@takes_run
 def prune(
-    run_id: str,
+    run: str,
     keep_last: int = KEEP_LAST,
     *,
     compact: bool = False,
@@ -467,9 +474,10 @@ def prune(
     **options: Unpack[Options],
 ) -> Pruned:
     """Retire the older checkpoints of a run: see `Engine.prune`."""
-    return with_engine(lambda e: e.prune(run_id, keep_last, compact=compact, archive=archive), options)
+    return with_engine(lambda e: e.prune(run, keep_last, compact=compact, archive=archive), options)
 
 
-def delete(run_id: str, **options: Unpack[Options]) -> Deleted:
+@takes_run
+def delete(run: str, **options: Unpack[Options]) -> Deleted:
     """Delete a run that is over: see `Engine.delete`."""
-    return with_engine(lambda e: e.delete(run_id), options)
+    return with_engine(lambda e: e.delete(run), options)

@@ -85,7 +85,7 @@ from holdfast.runtime.services import (
 )
 from holdfast.runtime.signals import Signals, Stopping
 from holdfast.runtime.unheld_runs import UnheldRuns
-from holdfast.runtime.verb_signatures import asked, takes
+from holdfast.runtime.verb_signatures import asked, takes, takes_run
 from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import RunStatus, Store
 from holdfast.storage.leases import this_process
@@ -647,9 +647,10 @@ class Engine:
 
     # --- upkeep ---------------------------------------------------------------------------------------
 
+    @takes_run
     async def prune(
         self,
-        run_id: str,
+        run: str,
         keep_last: int = KEEP_LAST,
         *,
         compact: bool = False,
@@ -661,14 +662,14 @@ class Engine:
         wait for this.
         """
         services = self._open()
-        call = partial(retention.prune, services.store, run_id, keep_last)
+        call = partial(retention.prune, services.store, run, keep_last)
         if compact:  # which needs the lease of the run, and this engine may hold it
-            held = self._holdings.get(run_id)
+            held = self._holdings.get(run)
             self._holdings.hold()
             call = partial(
                 retention.compact,
                 services.store,
-                run_id,
+                run,
                 keep_last,
                 holder=self._holdings.holder,
                 fence=held.fence if held is not None else None,
@@ -679,12 +680,13 @@ class Engine:
             )
         return call() if services.inline else await asyncio.to_thread(call)
 
-    async def delete(self, run_id: str) -> Deleted:
+    @takes_run
+    async def delete(self, run: str) -> Deleted:
         """Delete a run that is completed, cancelled or failed, with its log, for good. Raises `ResumeRefused` if it is not over,
         if a run was forked from it, if a run that is not over has started it, or if a request to it waits; and `RunHeld`.
         """
         services = self._open()
-        call = partial(retention.delete_run, services.store, run_id)
+        call = partial(retention.delete_run, services.store, run)
         return call() if services.inline else await asyncio.to_thread(call)
 
     # --- verbs that read ------------------------------------------------------------------------------
@@ -736,32 +738,36 @@ class Engine:
         """Get the state of a run at a checkpoint (default: at the end), typed if this engine has the flow."""
         return await self._open().reading.call(self.reader.state, run, checkpoint)
 
+    @takes_run
     async def events(
-        self, run_id: str, after: int = 0, node: str | None = None, kind: str | None = None
+        self, run: str, after: int = 0, node: str | None = None, kind: str | None = None
     ) -> list[EventView]:
         """List the stored events of a run, oldest first: those after this seq, or only those of a node or kind."""
-        return await self._open().reading.call(self.reader.events, run_id, after, node, kind)
+        return await self._open().reading.call(self.reader.events, run, after, node, kind)
 
-    async def checkpoints(self, run_id: str) -> list[Checkpoint]:
+    @takes_run
+    async def checkpoints(self, run: str) -> list[Checkpoint]:
         """List the checkpoints from which a run can be resumed or forked, oldest first."""
-        return await self._open().reading.call(self.reader.checkpoints, run_id)
+        return await self._open().reading.call(self.reader.checkpoints, run)
 
-    async def ledger(self, run_id: str, *, verify: bool = False) -> Ledger:
+    @takes_run
+    async def ledger(self, run: str, *, verify: bool = False) -> Ledger:
         """Get every decision in the log of a run; with `verify`, also which events were removed or altered since."""
-        return await self._open().reading.call(self.reader.ledger, run_id, verify=verify)
+        return await self._open().reading.call(self.reader.ledger, run, verify=verify)
 
     @overload
     def follow(
-        self, run_id: str, after: int | str = 0, *, chunks: Literal[False] = False, stay: bool = False
+        self, run: str, after: int | str = 0, *, chunks: Literal[False] = False, stay: bool = False
     ) -> Following[EventView]: ...
 
     @overload
     def follow(
-        self, run_id: str, after: int | str = 0, *, chunks: Literal[True], stay: bool = False
+        self, run: str, after: int | str = 0, *, chunks: Literal[True], stay: bool = False
     ) -> Following[EventView | Chunk]: ...
 
+    @takes_run
     def follow(
-        self, run_id: str, after: int | str = 0, *, chunks: bool = False, stay: bool = False
+        self, run: str, after: int | str = 0, *, chunks: bool = False, stay: bool = False
     ) -> Following[Any]:
         """Yield the events of a run as they become durable, without gap or repeat, until the run has stopped; with `stay`, until
         it is over (completed or cancelled). With `chunks`, also yield the chunks that its nodes stream, as they arrive. `after`
@@ -769,28 +775,29 @@ class Engine:
         """
         if self._followers is None:
             self._followers = Followers(self._open())
-        return self._followers.follow(run_id, after, chunks=chunks, stay=stay)
+        return self._followers.follow(run, after, chunks=chunks, stay=stay)
 
-    async def requests(self, run_id: str) -> list[RequestView]:
+    @takes_run
+    async def requests(self, run: str) -> list[RequestView]:
         """List the requests to a run that wait for an engine, and those that were refused, oldest first."""
-        return await self._open().reading.call(self.reader.requests, run_id)
+        return await self._open().reading.call(self.reader.requests, run)
 
-    async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
+    @takes_run
+    async def questions(self, run: str | None = None) -> list[AskedQuestion]:
         """List the open questions of one run and of its child runs, or of all runs, oldest first."""
-        rest = self.reader.question_pages(run_id)
+        rest = self.reader.question_pages(run)
         pages: list[list[AskedQuestion]] = []
         # Read page by page: between two pages, the event loop and shorter reads get their turn.
         while (page := await self._open().reading.call(next, rest, None)) is not None:
             pages.append(page)
         return in_asking_order(pages)
 
-    async def wait(
-        self, run_id: str, timeout: float | None = None, *, until: WaitedFor = "stopped"
-    ) -> Run[Any]:
+    @takes_run
+    async def wait(self, run: str, timeout: float | None = None, *, until: WaitedFor = "stopped") -> Run[Any]:
         """Wait until a run has stopped, in whichever process it is executed. One that only waits for child runs has not, as long
         as one of them goes on. With `until="ended"`, also wait through questions and pauses. Raises `TimeoutError` after
         `timeout` seconds, and `RunHeld` if the run waits for this call in turn and there is no timeout.
         """
         self._open()
-        await self._driver.until_stopped(run_id, timeout, until)
-        return result_of(await self.get(run_id))
+        await self._driver.until_stopped(run, timeout, until)
+        return result_of(await self.get(run))

@@ -42,6 +42,28 @@ def asked(record: type[R], options: Mapping[str, Any], **positional: Any) -> tup
     return record(**fields), id, execute
 
 
+def takes_run(function: F) -> F:
+    """Decorate a function whose first parameter is `run`: the run may be given as `run_id`, as everywhere."""
+
+    def read(given: dict[str, Any]) -> dict[str, Any]:
+        if "run_id" in given:
+            given["run"] = given.pop("run_id")
+        return given
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def call(*args: Any, **given: Any) -> Any:
+            return await function(*args, **read(given))
+    else:
+
+        @functools.wraps(function)
+        def call(*args: Any, **given: Any) -> Any:
+            return function(*args, **read(given))
+
+    return call  # type: ignore[return-value]
+
+
 def takes(record: type[msgspec.Struct], options: type, *, others: Collection[str] = ()) -> Callable[[F], F]:
     """Decorate a function of the form `f(run, …, **options: Unpack[…])`: its signature and its help show every option, and the
     run may be given as `run_id`. `others` are options that the function also takes, and whose signature is in another place.

@@ -52,7 +52,7 @@ from holdfast.reading.views import (
     type_state,
 )
 from holdfast.runtime.followers import Following
-from holdfast.runtime.verb_signatures import takes
+from holdfast.runtime.verb_signatures import takes, takes_run
 from holdfast.server.answer_parts import (
     CheckpointsPart,
     EventsPart,
@@ -243,16 +243,18 @@ class Client:
         """
         return await self._ask(run, records.Signal, {"name": name, "payload": payload, **options})
 
-    async def prune(self, run_id: str, keep_last: int = KEEP_LAST, *, compact: bool = False) -> Pruned:
+    @takes_run
+    async def prune(self, run: str, keep_last: int = KEEP_LAST, *, compact: bool = False) -> Pruned:
         """Retire all checkpoints of a run except the last `keep_last`, and with `compact` replace the events before them with one
         stored state. The token needs the role `admin`.
         """
         body = {"keep_last": keep_last, "compact": compact}
-        return await self._open().send("POST", _path(run_id, "prune"), Pruned, body=body)
+        return await self._open().send("POST", _path(run, "prune"), Pruned, body=body)
 
-    async def delete(self, run_id: str) -> Deleted:
+    @takes_run
+    async def delete(self, run: str) -> Deleted:
         """Delete a run that is over, with its log, for good. Raises as `Engine.delete` does. The token needs the role `admin`."""
-        return await self._open().send("DELETE", _path(run_id), Deleted)
+        return await self._open().send("DELETE", _path(run), Deleted)
 
     async def _ask(
         self, run_id: str, record: type[records.AnyRequest], options: Mapping[str, Any]
@@ -329,9 +331,10 @@ class Client:
             "POST", _path(run_id, verb), Preview, words={"preview": True}, body=body
         )
 
-    async def requests(self, run_id: str) -> list[RequestView]:
+    @takes_run
+    async def requests(self, run: str) -> list[RequestView]:
         """List the requests to a run that wait for an engine, and those that were refused, oldest first."""
-        return (await self._open().get(_path(run_id, "requests"), RequestsPart)).requests
+        return (await self._open().get(_path(run, "requests"), RequestsPart)).requests
 
     async def get(self, run: str) -> Run[Any]:
         """Get a run as it is now or, by `"r1@17"`, as it was at that event. Its state is typed if the client was given the
@@ -341,9 +344,8 @@ class Client:
         words = {"at": at} if at is not None else {}
         return self._typed(await self._open().get(_path(run_id), Run[Any], words))
 
-    async def wait(
-        self, run_id: str, timeout: float | None = None, *, until: WaitedFor = "stopped"
-    ) -> Run[Any]:
+    @takes_run
+    async def wait(self, run: str, timeout: float | None = None, *, until: WaitedFor = "stopped") -> Run[Any]:
         """Wait until a run has stopped, or waits for an answer, a signal or a long time; with `until="ended"`, until it is
         completed, failed or cancelled. A run that only waits for child runs has not stopped as long as one of them goes on.
         Raises `RunFailed` and `RunCancelled`, and `TimeoutError` after `timeout` seconds.
@@ -351,15 +353,15 @@ class Client:
         check_waited_for(until)
         try:
             async with asyncio.timeout(timeout):
-                run = await self._open().get(_path(run_id), _PolledRun)
-                while not (run.status in ENDED if until == "ended" else _has_stopped(run)):
-                    words = {"wait": _poll_s(run), "after": run.seq}
-                    run = await self._open().get(_path(run_id), _PolledRun, words)
+                now = await self._open().get(_path(run), _PolledRun)
+                while not (now.status in ENDED if until == "ended" else _has_stopped(now)):
+                    words = {"wait": _poll_s(now), "after": now.seq}
+                    now = await self._open().get(_path(run), _PolledRun, words)
         except TimeoutError:
             raise TimeoutError(
-                f"run {run_id!r} has not stopped after {timeout:g} s. The run is not affected; you can wait for it again."
+                f"run {run!r} has not stopped after {timeout:g} s. The run is not affected; you can wait for it again."
             ) from None
-        return result_of(self._typed(run))
+        return result_of(self._typed(now))
 
     async def runs(
         self,
@@ -395,13 +397,14 @@ class Client:
         run_id, seq = split(run, checkpoint)
         return (await self._open().get(_path(run_id, "state"), StatePart, {"at": seq})).state
 
+    @takes_run
     async def events(
-        self, run_id: str, after: int = 0, node: str | None = None, kind: str | None = None
+        self, run: str, after: int = 0, node: str | None = None, kind: str | None = None
     ) -> list[EventView]:
         """List the stored events of a run, oldest first: those after this seq, or only those of a node or kind."""
         found: list[EventView] = []
         while True:
-            page = await self._events(run_id, found[-1].seq if found else after, node, kind)
+            page = await self._events(run, found[-1].seq if found else after, node, kind)
             found += page.events
             if page.newer is None or not page.events:
                 return found
@@ -417,35 +420,38 @@ class Client:
         words = {"after": after, "node": node, "kind": kind, "limit": limit}
         return await self._open().get(_path(run_id, "events"), EventsPart, words)
 
-    async def checkpoints(self, run_id: str) -> list[Checkpoint]:
+    @takes_run
+    async def checkpoints(self, run: str) -> list[Checkpoint]:
         """List the checkpoints from which a run can be resumed or forked, oldest first."""
         found: list[Checkpoint] = []
         after: int | None = 0
         while after is not None:
             words = {"after": after, "limit": _CHECKPOINTS_MAX}
-            page = await self._open().get(_path(run_id, "checkpoints"), CheckpointsPart, words)
+            page = await self._open().get(_path(run, "checkpoints"), CheckpointsPart, words)
             found += page.checkpoints
             after = page.next if page.checkpoints else None
         return found
 
-    async def ledger(self, run_id: str, *, verify: bool = False) -> Ledger:
+    @takes_run
+    async def ledger(self, run: str, *, verify: bool = False) -> Ledger:
         """Get every decision in the log of a run, oldest first; with `verify`, also whether the log is exactly what was written,
         and which events were removed or altered.
         """
         words: dict[str, Any] = {"limit": _ENTRIES_MAX, "verify": "true" if verify else "false"}
-        page = first = await self._open().get(_path(run_id, "ledger"), LedgerPart, words)
+        page = first = await self._open().get(_path(run, "ledger"), LedgerPart, words)
         entries = first.entries
         while page.next is not None:
             page = await self._open().get(
-                _path(run_id, "ledger"), LedgerPart, {"limit": _ENTRIES_MAX, "after": page.next}
+                _path(run, "ledger"), LedgerPart, {"limit": _ENTRIES_MAX, "after": page.next}
             )
             entries = entries + page.entries
         given = {name: getattr(first, name) for name in Ledger.__struct_fields__}
         return Ledger(**given | {"entries": entries, "seq": page.seq, "digest": page.digest})
 
-    async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
+    @takes_run
+    async def questions(self, run: str | None = None) -> list[AskedQuestion]:
         """List the open questions of one run and of its child runs, or of all runs, oldest first."""
-        asking = await self._asking(run_id)
+        asking = await self._asking(run)
         turns = asyncio.Semaphore(_AT_ONCE)
 
         async def asked_by(one: str) -> list[AskedQuestion]:
@@ -475,16 +481,17 @@ class Client:
 
     @overload
     def follow(
-        self, run_id: str, after: int | str = 0, *, chunks: Literal[False] = False, stay: bool = False
+        self, run: str, after: int | str = 0, *, chunks: Literal[False] = False, stay: bool = False
     ) -> Following[EventView]: ...
 
     @overload
     def follow(
-        self, run_id: str, after: int | str = 0, *, chunks: Literal[True], stay: bool = False
+        self, run: str, after: int | str = 0, *, chunks: Literal[True], stay: bool = False
     ) -> Following[EventView | Chunk]: ...
 
+    @takes_run
     def follow(
-        self, run_id: str, after: int | str = 0, *, chunks: bool = False, stay: bool = False
+        self, run: str, after: int | str = 0, *, chunks: bool = False, stay: bool = False
     ) -> Following[Any]:
         """Yield the events of a run as they become durable, without gap or repeat, until the run has stopped; with `stay`, until
         it is over. If the connection is cut or the server restarts, the client continues where it was. With `chunks`, also yield
@@ -492,7 +499,7 @@ class Client:
         `cursor` of an earlier follower.
         """
         cursor = Cursor.parse(after)
-        return Following(self._follow(run_id, cursor, chunks=chunks, stay=stay), cursor)
+        return Following(self._follow(run, cursor, chunks=chunks, stay=stay), cursor)
 
     async def _follow(
         self, run_id: str, cursor: Cursor, *, chunks: bool, stay: bool

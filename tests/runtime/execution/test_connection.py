@@ -69,6 +69,29 @@ def test_a_verb_of_a_connection_is_the_verb_of_the_engine(verb: str) -> None:
     assert not inspect.iscoroutinefunction(ours)
 
 
+OF_ONE_RUN = [verb for verb in VERBS if verb not in ("run", "start", "runs")]
+
+
+@pytest.mark.parametrize("verb", OF_ONE_RUN)
+@pytest.mark.parametrize("owner", [hf.Engine, hf.Connection, hf.Client, hf.BlockingClient, hf])
+def test_the_run_that_a_verb_is_about_is_called_run(owner: Any, verb: str) -> None:
+    parameters = [name for name in inspect.signature(getattr(owner, verb)).parameters if name != "self"]
+    assert parameters[0] == "run"
+
+
+def test_the_run_may_be_given_as_run_id_too(tmp_path: Path) -> None:
+    flow = counting()
+    with hf.connect(tmp_path / "runs.db", flows=[flow]) as holdfast:
+        holdfast.run(flow, {"n": 1}, run_id="r")
+        for by_name, by_place in (
+            (holdfast.events(run_id="r"), holdfast.events("r")),
+            (holdfast.questions(run_id="r"), holdfast.questions("r")),
+            (holdfast.wait(run_id="r").seq, holdfast.wait(run="r").seq),
+            (hf.checkpoints(run_id="r", store=tmp_path / "runs.db"), holdfast.checkpoints("r")),
+        ):
+            assert by_name == by_place
+
+
 def test_a_store_that_was_opened_here_is_closed_and_one_that_was_given_is_not(tmp_path: Path) -> None:
     given = MemoryStore()
     with hf.connect(given) as holdfast:
