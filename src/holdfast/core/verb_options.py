@@ -102,6 +102,16 @@ def foreseen_options(record: type[msgspec.Struct]) -> list[str]:
     return [*own, *(name for name in LAST if name != "expects")]
 
 
+def said_options(asked: msgspec.Struct, record: type[msgspec.Struct] | None = None) -> dict[str, Any]:
+    """Return the options of a request that a preview is about and that differ from their defaults. `record` is the record of the
+    verb, if the request is of a type that adds to it.
+    """
+    known = options_of(record or type(asked))
+    given = {name: getattr(asked, name) for name in foreseen_options(record or type(asked))}
+    empty: tuple[Any, ...] = (None, False, "", (), [], {})
+    return {name: value for name, value in given.items() if value not in (*empty, known[name].default)}
+
+
 def option_in(hint: Any) -> Option | None:
     """Return what an annotation says about an option; None if it says nothing."""
     return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Option)), None)

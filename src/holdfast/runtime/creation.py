@@ -24,7 +24,7 @@ from holdfast.core.requests import OnExists, Repeat, Schedule
 from holdfast.core.run_state import RunState
 from holdfast.core.scope import check_scope
 from holdfast.core.validate import PRIORITY_MAX, RUN_ID, TRACE_PARENT
-from holdfast.core.verb_options import foreseen_options, read_options
+from holdfast.core.verb_options import read_options, said_options
 from holdfast.errors import (
     FlowNotFound,
     ResumeRefused,
@@ -247,10 +247,9 @@ def preview_fork(
     services: Services, flow: Flow[Any] | None, row: RunRow, head: RunState, asked: Forking
 ) -> Rehearsed:
     """Return what a fork would be: nothing is saved. `head` is the state of the run to fork."""
-    given = {name: getattr(asked, name) for name in foreseen_options(records.Fork)}
+    options = said_options(asked, records.Fork)
     if asked.edit_by is not None:
-        given["edit"] = True
-    options = {name: value for name, value in given.items() if value not in (None, False, "", "ask", {})}
+        options["edit"] = True
     typable = asked.edit_by is None
     wanted = VerbCall(run_id=row.run_id, verb="fork", options=options, is_typable=typable)
     fork_id = asked.run_id

@@ -16,7 +16,7 @@ from holdfast.core.cleanup import find_uncleaned
 from holdfast.core.consequences import Consequences, PreviewNode, foresee, survey
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL, RunState
-from holdfast.core.verb_options import foreseen_options
+from holdfast.core.verb_options import said_options
 from holdfast.errors import HoldfastError, PreviewStale, RunHeld, RunNotFound, SchemaTooNew, StoreCorrupt
 from holdfast.reading import history, inbox, previews
 from holdfast.reading.previews import Mended, PreviewCancelled, Rehearsed, VerbCall
@@ -162,13 +162,10 @@ def _record_unsaved(
 
 
 def _wanted(run_id: str, asked: inbox.AnyRequest, functions: Functions) -> VerbCall:
-    given = {name: getattr(asked, name) for name in foreseen_options(type(asked))}
+    options = said_options(asked)
     is_function = functions.edit is not None or getattr(asked, "changes", None) is not None
     if is_function:  # what it changes depends on the state; `seen` says which state that was
-        given["edit"] = True
-    options = {
-        name: value for name, value in given.items() if value not in (None, False, (), [], {}, "refuse")
-    }
+        options["edit"] = True
     is_typable = functions.validate is None and not is_function
     return VerbCall(run_id=run_id, verb=asked.verb, options=options, is_typable=is_typable)
 
