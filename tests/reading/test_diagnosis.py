@@ -27,14 +27,22 @@ from holdfast.upkeep import doctor
 from holdfast.upkeep.recovery import Recovery
 
 FLOW = """
-from holdfast import END, START, Graph
+from pathlib import Path
+
+from holdfast import END, START, Graph, Step
 
 graph = Graph("work", dict)
+
+def charge():
+    if not Path("mended").exists():
+        raise KeyError("declined")
 
 @graph.node
 def first(state, ctx):
     if state["mode"] == "fail":
         raise ValueError("no luck")
+    if state["mode"] == "kept":
+        ctx.step(Step("charge", raises=(KeyError,)), charge)
     if state["mode"] == "ask":
         ctx.ask("go on?", options=["yes", "no"])
     if state["mode"] == "wait":
@@ -64,7 +72,7 @@ def test_a_suggested_resume_names_the_file_before_its_options(options: tuple[str
     assert remedy.command.split() == ["holdfast", "resume", "r", "work.py", *options]
 
 
-@pytest.mark.parametrize("mode", ["fail", "ask", "wait"])
+@pytest.mark.parametrize("mode", ["fail", "kept", "ask", "wait"])
 def test_show_and_doctor_give_the_same_reason_and_remedies(cli: Cli, mode: str) -> None:
     cli("run", "work.py", "--run-id", "r", "--input", json.dumps({"mode": mode}))
     shown = cli("show", "r", "--json").json
@@ -74,7 +82,7 @@ def test_show_and_doctor_give_the_same_reason_and_remedies(cli: Cli, mode: str) 
     assert {*found["remedies"][0]} == {"verb", "arguments", "words", "command", "link"}
 
 
-@pytest.mark.parametrize("mode", ["fail", "ask", "wait"])
+@pytest.mark.parametrize("mode", ["fail", "kept", "ask", "wait"])
 def test_a_remedy_can_be_called_in_python_and_pasted(cli: Cli, mode: str, tmp_path: Path) -> None:
     cli("run", "work.py", "--run-id", "r", "--input", json.dumps({"mode": mode}))
     remedy = cli("show", "r", "--json").json["remedies"][0]
@@ -87,6 +95,25 @@ def test_a_remedy_can_be_called_in_python_and_pasted(cli: Cli, mode: str, tmp_pa
 
     asyncio.run(main())
     assert cli(*words[1:]).code in (0, 1)
+
+
+def test_a_run_that_failed_with_a_kept_outcome_is_not_offered_a_resume_that_gets_it_again(
+    cli: Cli, tmp_path: Path
+) -> None:
+    ran = cli("run", "work.py", "--run-id", "r", "--input", json.dumps({"mode": "kept"}))
+    shown = cli("show", "r", "--json").json
+    assert [one["verb"] for one in shown["remedies"]] == ["retry", "skip", "resume"]
+    first, _, last = shown["remedies"]
+    assert first["words"].startswith("fix the cause, then call the steps of first again")
+    assert last["words"] == "resume it, if the code of first now handles this outcome of the step charge"
+    before = cli("run", "work.py", "--run-id", "r")
+    said = ran.err + ran.out + cli("show", "r").out + before.err + before.out
+    assert "then resume it" not in said
+    assert "resume the run" not in said
+    assert "try the failed node again" not in said
+    (tmp_path / "mended").touch()
+    assert cli(*shlex.split(last["command"])[1:]).code == 1  # the code of the node does not handle it
+    assert cli(*shlex.split(first["command"])[1:]).code == 0
 
 
 def test_recovery_and_doctor_name_a_crash_alike(store: Store) -> None:

@@ -641,9 +641,12 @@ def _after_an_earlier_failure(errand: Errand, run: Run[Any]) -> list[tuple[str, 
     """Return more commands to suggest to a user who called `run` for a run that had failed before."""
     commands = command_line(file=errand.file, store=errand.store, run_base=errand.run_base)
     node = (run.failed_node,) if run.failed_node is not None else ()
-    retry = commands.line("retry", run.id, *node, *commands.file_words(), run_base=errand.run_base)
+    is_kept = run.error is not None and run.error.step
+    fresh = ("--fresh",) if is_kept else ()
+    retry = commands.line("retry", run.id, *node, *commands.file_words(), *fresh, run_base=errand.run_base)
+    words = "call its steps again" if is_kept else "try the failed node again"
     again = typed_again(without="--run-id")
-    return [(retry, "fix the cause, then try the failed node again"), (again, "start a new run")]
+    return [(retry, f"fix the cause, then {words}"), (again, "start a new run")]
 
 
 def _say_state(run: Run[Any], store: str | None, outcome: _Outcome) -> None:

@@ -69,6 +69,9 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     advice: str = ""
     """What Holdfast says about the failure besides the message of the exception: what to do, with commands. In logs of older
     versions the message ends with it."""
+    step: str = ""
+    """The step of which the failure is the kept outcome: every attempt of the execution gets it again without a call. Empty for
+    any other failure, and in logs of older versions."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):

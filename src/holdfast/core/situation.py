@@ -307,9 +307,7 @@ def _is_answered(state: RunState, said: Said | None) -> bool:
 def _without_details(failure: Failure | None) -> Failure | None:
     if failure is None:
         return None
-    return Failure(
-        failure.kind, failure.type, first_line(failure.message), child=failure.child, advice=failure.advice
-    )
+    return msgspec.structs.replace(failure, message=first_line(failure.message), traceback="")
 
 
 def _short(question: Question) -> Question:

@@ -663,9 +663,10 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
         own = [resume(words, force=force)]
         if beside and not force:
             own = _resume_family(beside, resume, left=case.children_left, words=words)
-        return _after_child(case, seen, commands) or either(
-            own, _call_again(case, seen, commands), _skip(case, seen, commands)
-        )
+        again = _call_again(case, seen, commands)
+        if seen.known.failure is not None and seen.known.failure.step:
+            return either(again, _skip(case, seen, commands), own)
+        return _after_child(case, seen, commands) or either(own, again, _skip(case, seen, commands))
     speak = [
         *remedies.answers_to_all(commands, run_id, seen.known.questions, seen.known.asks),
         *remedies.signals(commands, run_id, seen.known.waits),
@@ -796,6 +797,9 @@ def _after_failure(seen: _Seen) -> tuple[str, bool]:
         return f"ask the policies again {about}", True
     if error is not None and error.type == "GuardError":
         return "edit the data that the guard reads, then resume it; only the guard is evaluated again", False
+    if error is not None and error.step:
+        words = f"resume it, if the code of {node} now handles this outcome of the step {error.step}{again}"
+        return words, error.kind == "fatal"
     if error is None or error.kind != "fatal":
         judged = f"; it judges what {node} returned, and does not call it" if has_returned else ""
         return f"fix the cause, then resume it{judged}{again}", False
@@ -805,8 +809,14 @@ def _after_failure(seen: _Seen) -> tuple[str, bool]:
 
 
 def _call_again(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]:
-    """Return the remedy that calls a node again although it has returned, if its result did not pass the verification."""
+    """Return the remedy that starts a visit over, if no other attempt helps: the node has returned and its result did not pass
+    the verification, or the failure is the kept outcome of a step.
+    """
     node, error = seen.known.failure_node, seen.known.failure
+    if node is not None and error is not None and error.step:
+        once = f"; it runs {' and '.join(seen.once)} AGAIN, which is not idempotent" if seen.once else ""
+        words = f"fix the cause, then call the steps of {node} again, with new idempotency keys{once}"
+        return [remedies.retry_fresh(commands, case.row.run_id, node, words)]
     if node not in seen.known.returned or node is None or error is None or error.type != "VerificationFailed":
         return []
     words = f"call {node} again, with new idempotency keys; its effect has happened once"

@@ -566,6 +566,11 @@ def _failed_before(run: Run[Any]) -> str:
     """Return the message for a caller of `run` whose run had failed before this call."""
     force = ", force=True" if run.error is not None and run.error.kind == "fatal" else ""
     node = f", {run.failed_node!r}" if run.failed_node else ""
+    if run.error is not None and run.error.step:  # it says itself what to do
+        return (
+            f"run {run.id!r} failed before, at {text.when(run.updated_at)}{_fault(run)} Nothing was executed now; another run_id "
+            f"starts a new run.{_place(run)}"
+        )
     return (
         f"run {run.id!r} failed before, at {text.when(run.updated_at)}{_fault(run)} Nothing was executed now. Fix the cause, "
         f"then continue it with hf.resume({run.id!r}{force}, flows=[…]) or hf.retry({run.id!r}{node}, flows=[…]); another run_id "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -14,6 +15,7 @@ from holdfast.core.events import Changes, Failure, Values
 from holdfast.core.graph import Flow, Node
 from holdfast.core.rules import EdgeChoice, RuleFacts
 from holdfast.core.run_state import NODE_LEVEL, NodeState, RunState, visit_of
+from holdfast.core.situation import FLOW_FILE
 from holdfast.core.slots import begun_steps, labels
 from holdfast.core.state import always, apply, item_conflict
 from holdfast.core.writers import Writers
@@ -32,6 +34,9 @@ from holdfast.runtime.inputs import Inputs
 
 Loader: TypeAlias = Callable[[Values], Any]
 """A function that returns the state with these values, for one call: `Journal.load`."""
+
+
+Failed = TypeVar("Failed", bound=events.NodeFailed | events.ItemFailed)
 
 
 class LayerError(HoldfastError):
@@ -473,7 +478,6 @@ def fail_node(
 ) -> events.NodeFailed:
     """Return the event for a node that raised or timed out."""
     failure, delay = _judge(node, error, state.failures + 1, now, luck, timed_out)
-    failure = _name_remedy(failure, error, node.name, state.kept.get(NODE_LEVEL, {}))
     return events.NodeFailed(
         **visit_of(node.name, state), failure=failure, retry_at=None if delay is None else now + delay
     )
@@ -500,25 +504,31 @@ def fail_item(
     is_asked = delay is None and uncertain and node.options.on_interrupt == "ask"
     if is_asked or begun_steps(kept):  # `perform` asks the operator
         failure, delay = msgspec.structs.replace(failure, kind="recoverable"), None
-    failure = _name_remedy(failure, error, node.name, kept)
     return events.ItemFailed(
         **header, item=item, failure=failure, retry_at=None if delay is None else now + delay
     )
 
 
-def _name_remedy(failure: Failure, error: BaseException, node: str, kept: Collection[str]) -> Failure:
-    """Add to a failure by the outcome of a step, which every attempt would get again, what an operator can do."""
+def name_remedy(failed: Failed, error: BaseException, state: RunState) -> Failed:
+    """Return the event of a failure. If every attempt would get it again, because it is the kept outcome of a step, the event
+    says so, with the commands that help.
+    """
     by = failures.kept_steps(error)
     if not by:
-        return failure
-    run_id, step = by[0]
+        return failed
+    (run_id, step), node = by[0], failed.node
+    level = failed.item if isinstance(failed, events.ItemFailed) else NODE_LEVEL
+    kept = state.nodes[node].kept.get(level, {})
     others = [one for one in (*labels("step", kept), *labels("raised", kept)) if one != step]
     also = f", also {', '.join(map(repr, others))}" if others else ""
+    file = state.options.get(FLOW_FILE)
+    where = f"{run_id} {node}" + (f" {shlex.quote(file)}" if file else "")
     advice = (
         f"This is the outcome of the step {step!r}, which a resume gets again without a call. To go on without the node: "
-        f"`holdfast skip {run_id} {node}`; to call its steps again{also}: `holdfast retry {run_id} {node} --fresh`."
+        f"`holdfast skip {where}`; to call its steps again{also}: `holdfast retry {where} --fresh`."
     )
-    return msgspec.structs.replace(failure, advice=advice)
+    failure = msgspec.structs.replace(failed.failure, advice=advice, step=step)
+    return msgspec.structs.replace(failed, failure=failure)
 
 
 def is_uncertain(

@@ -602,6 +602,7 @@ class Runner:
             failed = outcomes.fail_item(
                 node, visit, header, item, error, now=now, luck=luck, timed_out=body.timed_out
             )
+        failed = outcomes.name_remedy(failed, error, self.state)
         if failed.retry_at is None and body.timed_out and self.state.children:
             self.journal.cancel_children(name, item, f"{name!r} of its caller took too long")
         if failed.retry_at is None and not body.timed_out and not isinstance(error, failures.RemoteError):
