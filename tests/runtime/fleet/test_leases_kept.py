@@ -237,7 +237,7 @@ def test_a_process_that_stood_still_starts_nothing_of_a_run_that_is_anothers(
             await engine.run(flow, {}, run_id="r")
 
     if taken_over:
-        with pytest.raises(FenceLost, match="taken over"):
+        with pytest.raises(FenceLost, match="was claimed by"):
             asyncio.run(main())
     else:
         asyncio.run(main())
