@@ -119,7 +119,7 @@ async def _in_a_step(state: Work, ctx: hf.Context) -> None:
 
 def test_a_failed_run_shows_the_line_of_its_caller_and_the_frames_of_user_code() -> None:
     try:
-        hf.run(one_node(_in_a_step), store="memory://", run_id="r")
+        hf.run(one_node(_in_a_step), store="memory://a_failed_run", run_id="r")
     except hf.RunFailed as raised:
         failed = raised
     here, ours = [frame.name for frame in traceback.extract_tb(failed.__traceback__)]
