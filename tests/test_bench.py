@@ -26,6 +26,7 @@ from bench import (
     report,
     workloads,
 )
+from bench.__main__ import PARTS
 from bench.report import Figure, at_least, at_most
 from bench.stores import Place
 
@@ -158,6 +159,10 @@ def test_the_page_is_made_of_a_result_and_says_what_was_not_met(tmp_path: Path) 
     assert "| import holdfast | 150 ms (1 round) | target ≤ 100: not met |" in told
     assert "/x" not in told
     assert picture.name in told
+
+
+def test_the_page_has_a_section_for_every_part_that_is_measured() -> None:
+    assert set(document._TITLES) == set(PARTS)
 
 
 def test_the_picture_shows_limit_ours_and_peers_to_one_scale() -> None:
