@@ -108,6 +108,17 @@ def test_items_that_failed_come_first_then_those_that_have_not_ended() -> None:
     assert ([one.item for one in page.items or []], page.items_all) == ([2, 1], 4)
 
 
+def test_no_item_of_a_cancelled_fan_out_runs_or_waits() -> None:
+    flow = outline("START fan END", nodes={"fan": {"each": lambda state: state["parts"], "limit": 3}})
+    history = History("r", flow).created({"parts": list("abcd")}).settled()
+    history.item_completed("fan", 0).item_failed("fan", 1, OSError("away"), retry_in=9.0)
+    history.record(events.NodeInterrupted(node="fan", iteration=1, reason="the run is cancelled"))
+    history.record(events.RunCancelled())
+    statuses = {one.item: one.status for one in shown(history, "fan").items or []}
+    assert statuses == {0: "completed", 1: "cancelled", 2: "cancelled", 3: "pending"}, "the last never began"
+    assert shown(history, "fan", item=2).status == "cancelled"
+
+
 def test_items_are_shown_with_their_labels() -> None:
     flow = outline("START fan END", nodes={"fan": {"each": lambda state: state["parts"], "label": str.upper}})
     history = History("r", flow).created({"parts": ["x", "y"]}).started("fan")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast.core import events
 from holdfast.core.run_state import RunState
 from holdfast.reading import history
 from holdfast.reading.picture import PictureStates, picture_states
@@ -35,6 +36,19 @@ def test_many_items_share_marks_and_the_worst_of_each_share_shows() -> None:
     assert (items.all, items.completed, items.failed, len(items.marks)) == (401, 2, 1, 134)
     assert items.marks[:3] == ["running", "failed", "running"], "three items share a mark"
     assert items.marks[-1] == "pending"
+
+
+def test_no_item_of_a_cancelled_fan_out_is_marked_as_running_or_waiting() -> None:
+    written = History("r", FAN).created({"parts": list(range(3))}).settled()
+    written.item_completed("fan", 0).item_failed("fan", 1, OSError("away"), retry_in=9.0)
+    written.record(
+        events.RunCancelled()
+    )  # its process had died, so nothing records that item 2 was interrupted
+    store = MemoryStore()
+    written.write(store)
+    items = states(store, flow=FAN).nodes["fan"].items
+    assert items is not None
+    assert (items.marks, items.running, items.waiting) == (["completed", "cancelled", "cancelled"], 0, 0)
 
 
 def test_a_node_whose_router_failed_is_marked_as_failed() -> None:

@@ -28,8 +28,15 @@ NodeStatus: TypeAlias = Literal[
     "pending", "running", "waiting", "interrupted", "completed", "failed", "skipped"
 ]
 
-ItemStatus: TypeAlias = Literal["pending", "completed", "waiting", "running", "failed"]
-ITEM_STATUSES: tuple[ItemStatus, ...] = ("completed", "pending", "waiting", "running", "failed")
+ItemStatus: TypeAlias = Literal["pending", "completed", "cancelled", "waiting", "running", "failed"]
+ITEM_STATUSES: tuple[ItemStatus, ...] = (
+    "completed",
+    "pending",
+    "cancelled",
+    "waiting",
+    "running",
+    "failed",
+)
 """The statuses of the items of a fan-out, in the order of what an operator looks for: failures come last."""
 WaitKind: TypeAlias = Literal["timer", "signal", "child"]
 

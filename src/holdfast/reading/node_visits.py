@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 import msgspec
 
@@ -75,7 +75,7 @@ class ItemView(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the item that `label=` of the node gives; empty without it."""
     value: Value
     status: str
-    """`pending`, `running`, `waiting`, `completed` or `failed`."""
+    """`pending`, `running`, `waiting`, `completed`, `failed`, or `cancelled` if the run was cancelled after it had begun."""
     attempt: int
     failure: FailureView | None = None
 
@@ -233,6 +233,7 @@ def show_visit(
     if visit is None:
         return None
     state = history.load(store, row.run_id, wanted.upto, row=row)
+    is_cancelled = state.status == "cancelled"
     is_latest = bool(visit.places) and visit.place == visit.places[-1]
     chunks = _chunks(store, row.run_id, node, visit)
     partial = partial_of(tuple(state.questions.values()), node) if is_latest else {}
@@ -266,7 +267,7 @@ def show_visit(
         execution=visit.place[1],
         item=wanted.item,
         visits=visit.places,
-        status=_item_status(visit.record.items.get(wanted.item))
+        status=_item_status(visit.record.items.get(wanted.item), is_cancelled=is_cancelled)
         if wanted.item is not None and visit.record is not None
         else ("failed" if state.is_misrouted(node) else node_state.status)
         if node_state
@@ -287,7 +288,7 @@ def show_visit(
         else {},
         cost=Cost(visit.record.usd, visit.record.tokens) if visit.record is not None else Cost(),
         children=_called(store, visit, wanted.item),
-        items=_items(visit, listed, wanted) if listed is not None else None,
+        items=_items(visit, listed, wanted, is_cancelled=is_cancelled) if listed is not None else None,
         items_all=len(listed.items) if listed is not None else 0,
         **_planned(definition, node),
         returned=describe(returned.value) if returned is not None else None,
@@ -427,11 +428,13 @@ def _chunks(store: Store, run_id: str, node: str, visit: _Visit) -> dict[tuple[i
 # --- items ---------------------------------------------------------------------------------------------
 
 
-def _items(visit: _Visit, listed: events.ItemsListed, wanted: VisitWanted) -> list[ItemView]:
+def _items(
+    visit: _Visit, listed: events.ItemsListed, wanted: VisitWanted, *, is_cancelled: bool
+) -> list[ItemView]:
     """Return a page of the items: those that failed first, then those that have not ended."""
     values, labels = listed.items, listed.labels
     records = visit.record.items if visit.record is not None else {}
-    statuses = [_item_status(records.get(item)) for item in range(len(values))]
+    statuses = [_item_status(records.get(item), is_cancelled=is_cancelled) for item in range(len(values))]
     order = (
         [wanted.item] if wanted.item is not None and wanted.item < len(values)
         else sorted(range(len(values)), key=lambda item: _LISTED.index(statuses[item]))[
@@ -451,19 +454,22 @@ def _items(visit: _Visit, listed: events.ItemsListed, wanted: VisitWanted) -> li
     ]
 
 
-def _item_status(record: AttemptRecord | None) -> ItemStatus:
-    """Return the status of an item by its latest attempt. An item that was interrupted runs again with its node."""
+def _item_status(record: AttemptRecord | None, *, is_cancelled: bool) -> ItemStatus:
+    """Return the status of an item by its latest attempt. An item that was interrupted runs again with its node, unless the run
+    was cancelled.
+    """
+    stopped: Literal["cancelled"] | None = "cancelled" if is_cancelled else None
     match record.status if record is not None else None:
         case None:
             return "pending"
         case "failed":
-            return "failed" if record is None or record.retry_at is None else "waiting"
+            return "failed" if record is None or record.retry_at is None else stopped or "waiting"
         case "completed" | "skipped":
             return "completed"
         case "waiting":
-            return "waiting"
+            return stopped or "waiting"
         case "running" | "interrupted" | "crashed":
-            return "running"
+            return stopped or "running"
         case unknown:
             assert_never(unknown)
 

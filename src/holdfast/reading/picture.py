@@ -195,7 +195,9 @@ def _mark(
         else None,
         misrouted=misrouted,
         handled_by=_handled_by(state, name, node, catching),
-        items=_item_marks(node, node.items) if node.items is not None else _all_completed(size),
+        items=_item_marks(node, node.items, is_cancelled=state.status == "cancelled")
+        if node.items is not None
+        else _all_completed(size),
     )
 
 
@@ -235,19 +237,20 @@ def _all_completed(size: int | None) -> ItemMarks | None:
     return ItemMarks(all=size, completed=size, failed=0, running=0, waiting=0, marks=list(marks))
 
 
-def _item_marks(node: NodeState, items: Items) -> ItemMarks:
+def _item_marks(node: NodeState, items: Items, *, is_cancelled: bool) -> ItemMarks:
     number = len(items.values)
     statuses: list[ItemStatus] = ["pending"] * number
     for waiting in (*items.again, *(item for item in node.parked if item >= 0)):
-        statuses[waiting] = "waiting"
-    for group, status in ((items.done, "completed"), (items.running, "running"), (items.failed, "failed")):
+        statuses[waiting] = "cancelled" if is_cancelled else "waiting"
+    running: ItemStatus = "cancelled" if is_cancelled else "running"
+    for group, status in ((items.done, "completed"), (items.running, running), (items.failed, "failed")):
         for item in group:
             statuses[item] = status  # type: ignore[call-overload]
     return ItemMarks(
         all=number,
         completed=len(items.done),
         failed=len(items.failed),
-        running=len(items.running),
+        running=0 if is_cancelled else len(items.running),
         waiting=statuses.count("waiting"),
         marks=list(_shares(statuses)),
     )

@@ -475,7 +475,7 @@ export interface NodeMark {
   items?: ItemMarks | null;
 }
 
-export type ItemStatus = "pending" | "completed" | "waiting" | "running" | "failed";
+export type ItemStatus = "pending" | "completed" | "cancelled" | "waiting" | "running" | "failed";
 
 /** The items of a fan-out: counts, and at most 200 marks, each with the worst status of its share. */
 export interface ItemMarks {
