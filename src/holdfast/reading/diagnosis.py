@@ -602,14 +602,21 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
         work = [remedies.work(commands, case.row.flow, wants_base=seen.known.wants_base, words=words)]
         if any(one.too_new for _, one in case.refusers):
             work = in_turn([remedies.upgrade()], work)
+        if case.is_queue_stopped:
+            work = in_turn([_open_queue(case, commands)], work)
         found = either(work, found)
     if kind == "queue stopped":
-        line = commands.line("queue", case.row.queue, "--no-limit")
-        return either([Remedy("queue", {}, "let workers execute the runs of its queue", line)], found)
+        return either([_open_queue(case, commands)], found)
     if kind == "queue full":
         line = commands.line("queue")
         return either([Remedy("queue", {}, "list the queues; then raise the limit, or wait", line)], found)
     return found if case.takes == () or case.row.held else _of_changed_flow(case, found, changed)
+
+
+def _open_queue(case: Case, commands: CommandLine) -> Remedy:
+    """Return the remedy that removes the limit of a queue that was stopped."""
+    line = commands.line("queue", case.row.queue, "--no-limit")
+    return Remedy("queue", {}, "let workers execute the runs of its queue", line)
 
 
 def _resume(

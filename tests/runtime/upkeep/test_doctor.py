@@ -244,6 +244,15 @@ def test_a_stopped_queue_is_named_as_the_reason_of_every_run_that_waits_for_it(w
     assert "queue stopped" not in [kind for _, kind, _ in ward.found()]
 
 
+def test_a_worker_for_a_stopped_queue_is_started_after_the_queue(ward: Ward) -> None:
+    ward.start("new", queue="slow")
+    ward.store.queues.limit("slow", 0)
+    case = case_of(ward.store, ward.store.run("new"), holders=ward.store.queues.holders())
+    shown = diagnose(case, ward.store.now()).remedies
+    assert [(one.verb, one.link) for one in shown] == [("queue", ""), ("work", "then"), ("resume", "or")]
+    assert shown[0].command == "holdfast queue slow --no-limit"
+
+
 def test_a_flow_that_changed_in_shape_is_told_with_the_difference(ward: Ward) -> None:
     ward.start("r")
     changed = made("second")
