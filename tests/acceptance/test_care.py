@@ -111,6 +111,21 @@ def test_a_run_is_deleted_without_a_terminal_only_with_yes(cli: Cli) -> None:
     assert cli("delete", "none", "--yes").code == Exit.NOT_FOUND
 
 
+def test_a_run_that_cannot_be_deleted_is_refused_before_anything_is_asked(cli: Cli) -> None:
+    started(cli, "r", mode="ask")
+    refused = cli("delete", "r")
+    assert (refused.code, "Cancel it first: `holdfast cancel r`" in refused.err) == (Exit.REFUSED, True)
+    assert "--yes" not in refused.err
+    assert [cli(*words).code for words in (("cancel", "r"), ("delete", "r", "--yes"))] == [0, 0]
+
+
+def test_a_file_that_exists_is_not_overwritten_and_is_named_for_what_was_to_be_written(cli: Cli) -> None:
+    started(cli, "r")
+    for words, what in ((("archive", "r", "--to", "copy"), "an archive"), (("backup", "copy"), "a backup")):
+        Path("copy").touch()
+        assert f"exists already, and {what} overwrites nothing" in cli(*words).err
+
+
 def test_a_run_that_was_forked_is_deleted_after_its_fork(cli: Cli) -> None:
     started(cli, "r")
     cli("fork", "r", "--run-id", "f")

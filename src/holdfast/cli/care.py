@@ -176,7 +176,7 @@ def delete(
     Only a run that is completed, cancelled or failed is deleted, and none that another run needs: one that was forked from it, or
     one that is not over and has started it. On a terminal, the command asks first; elsewhere it needs --yes.
     """
-    if not yes and not _is_wanted(stores.read(store, lambda reader: reader.store.run(run_id)), store):
+    if not yes and not _is_wanted(stores.read(store, lambda reader: _deletable(reader, run_id)), store):
         screen.say("nothing was deleted")
         return Exit.REFUSED
 
@@ -190,6 +190,13 @@ def delete(
         said = f"{run_id}  {done.flow} {done.status}, {screen.count(done.events, 'event')}"
         screen.say(("deleted  ", "yellow"), said)
     return Exit.OK
+
+
+def _deletable(reader: Reader, run_id: str) -> RunRow:
+    """Return the row of a run that may be deleted, so that nothing is asked about another. Raises `ResumeRefused`."""
+    row = reader.store.run(run_id)
+    retention.refuse_needed(reader.store, row)
+    return row
 
 
 def _is_wanted(row: RunRow, store: str | None) -> bool:

@@ -192,7 +192,7 @@ def archive(store: Store, run_id: str, place: str | os.PathLike[str]) -> Archive
         if own and (there := _already(target, row, base)) is not None:
             return there
         if not own and not _URL.match(target):
-            copies.refuse_taken(Path(target))
+            copies.refuse_taken(Path(target), "an archive", f"{run_id}.holdfast.zst")
         with _report_failure(run_id, target), _temporary(target) as file:
             content = _write(store, row, base, file)
             if content is None:

@@ -32,6 +32,7 @@ from holdfast.errors import (
     StoreCorrupt,
     StoreError,
     did_you_mean,
+    end_sentence,
 )
 from holdfast.reading import history, verification
 from holdfast.reading.reader import rows_of
@@ -439,6 +440,14 @@ def explain_need(store: Store, row: RunRow) -> str | None:
     return None
 
 
+def refuse_needed(store: Store, row: RunRow) -> None:
+    """Refuse to delete a run that must be kept, unless a process holds it: the store then says which. Raises `ResumeRefused`."""
+    need = None if row.held else explain_need(store, row)
+    if need is not None:
+        advice = f"Cancel it first: `holdfast cancel {row.run_id}`"
+        raise ResumeRefused(row.run_id, f"{end_sentence(need)} {advice}", asked="deleted")
+
+
 class Deleted(msgspec.Struct, frozen=True, kw_only=True):
     """A run that was deleted."""
 
@@ -454,9 +463,7 @@ def delete_run(store: Store, run_id: str) -> Deleted:
     `RunNotFound`, `RunHeld`, and `ResumeRefused` if the run is not over or another run needs it.
     """
     row = store.run(run_id)
-    need = None if row.held else explain_need(store, row)  # the store says who holds it
-    if need is not None:
-        raise ResumeRefused(run_id, f"{need}. Cancel it first: `holdfast cancel {run_id}`", asked="deleted")
+    refuse_needed(store, row)
     for refused in store.upkeep.delete({run_id: row.seq}).values():
         raise refused
     if spilled := store.blobs.spilled(run_id):

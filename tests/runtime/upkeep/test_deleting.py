@@ -69,7 +69,7 @@ def test_a_failed_run_with_an_open_question_is_kept() -> None:
     flow = graph.chain(START, "asks", END).chain(START, "fails", END).compile()
     with pytest.raises(hf.RunFailed):
         in_engine(lambda engine: engine.run(flow, run_id="r"), store)
-    assert "the run has an open question: go on?. Cancel it first" in refusal(store)
+    assert "the run has an open question: go on? Cancel it first" in refusal(store)
 
 
 def test_a_run_that_was_forked_is_kept_until_the_fork_is_deleted() -> None:
