@@ -206,8 +206,8 @@ class RunExists(HoldfastError):
     def __init__(self, run_id: str, difference: str) -> None:
         self.run_id = run_id
         super().__init__(
-            f"run {run_id!r} already exists with another {difference}. Choose another run id, or resume the "
-            "existing run."
+            f"run {run_id!r} already exists with another {difference}. Choose another run id; "
+            f"`holdfast show {run_id}` says how to resume the existing run."
         )
 
 

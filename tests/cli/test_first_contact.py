@@ -146,6 +146,19 @@ def test_a_file_with_several_flows_lists_each_once(cli: Cli) -> None:
     assert "defines 3 flows: 'paying', 'reporting', 'talking'. Choose one, as in flows.py:paying" in asked
 
 
+def test_a_name_that_is_no_flow_is_refused_with_the_flows_of_the_file(cli: Cli) -> None:
+    asked = cli("run", "flows.py:zz").err
+    assert "flows.py has no flow 'zz'; its flows are 'paying', 'reporting', 'talking'\n" in asked
+
+
+def test_a_run_id_that_is_taken_is_refused_with_a_command_that_works(cli: Cli) -> None:
+    cli("run", "flows.py:reporting", "--run-id", "r1")
+    for words in (["flows.py:reporting", "--input", '{"times": 2}'], ["flows.py:paying"]):
+        refused = cli("run", *words, "--run-id", "r1")
+        assert (refused.code, "`holdfast show r1` says how to resume" in refused.err) == (Exit.REFUSED, True)
+    assert cli("show", "r1").code == 0
+
+
 @pytest.mark.parametrize("listed", [False, True], ids=["by its file", "by the project"])
 def test_the_flow_of_a_run_is_chosen_among_several(cli: Cli, place: Path, listed: bool) -> None:
     cli("run", "flows.py:reporting", "--run-id", "r1", "--input", '{"mode": "wait"}')
@@ -261,7 +274,7 @@ def test_what_is_final_is_forked(cli: Cli, words: list[str], asked: str) -> None
     refused = cli(*words)
     assert refused.code == Exit.REFUSED
     assert f"run 'r1' was not {asked}: it is completed, which is final. Fork it" in refused.err
-    assert "`holdfast fork r1`" in refused.err
+    assert "one of its checkpoints: `holdfast fork r1`.\n" in refused.err
 
 
 def test_a_node_that_is_not_there_is_told_with_those_that_are(cli: Cli) -> None:

@@ -57,7 +57,7 @@ def test_a_budget_stops_a_run_and_a_higher_one_continues_it(cli: Cli) -> None:
     [
         ("usd", "write limits as NAME=NUMBER"),
         ("usd=five", "write limits as NAME=NUMBER"),
-        ("euro=5", "no limit 'euro'"),
+        ("euro=5", "--budget euro=5: a budget has no limit 'euro'; it limits usd, tokens, active_s"),
         ("usd=-1", "above 0"),
         ("tokens=1.5", "write limits as NAME=NUMBER"),
     ],

@@ -118,7 +118,7 @@ def _load(named: str) -> AnyFlow:
 def _choose(found: Found, file: str, name: str | None) -> Flow[Any] | Graph[Any] | Capabilities:
     if name is not None:
         if name not in found:
-            there = f"; its flows are {_list(found)}" if found else "; it has no flow at all"
+            there = f"; its flows are {_list(_meant(found, file))}" if found else "; it has no flow at all"
             raise SettingError(f"{file} has no flow {name!r}{there}{did_you_mean(name, found)}")
         return found[name]
     meant = _meant(found, file)

@@ -282,7 +282,7 @@ def read_budget(given: str | None) -> limits.Budget | None:
             raise SettingError(
                 f"--budget {given!r}: write limits as NAME=NUMBER, such as --budget usd=5,tokens=100000"
             ) from None
-    return limits.check_budget(found)
+    return limits.check_budget(found, f"--budget {given}")
 
 
 def read_status(name: str) -> RunStatus:

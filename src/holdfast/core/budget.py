@@ -139,7 +139,7 @@ def check_budget(given: Any, said: str = "budget") -> Budget | None:
     for name in given:
         if name not in LIMITS:
             near = did_you_mean(str(name), LIMITS) or f"; it limits {', '.join(LIMITS)}"
-            raise SettingError(f"{said}={dict(given)!r}: a budget has no limit {name!r}{near}")
+            raise SettingError(f"{said}: a budget has no limit {name!r}{near}")
     return Budget(**given)
 
 

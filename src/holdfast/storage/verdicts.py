@@ -21,8 +21,7 @@ def refuse_final(run_id: str, status: str, asked: str = "resumed") -> None:
     if status in FINAL:
         raise RunOver(
             run_id,
-            f"it is {status}, which is final. Fork it to continue from one of its checkpoints: "
-            f"fork({run_id!r}, checkpoint=…), `holdfast fork {run_id}`.",
+            f"it is {status}, which is final. Fork it to continue from one of its checkpoints: `holdfast fork {run_id}`.",
             asked=asked,
         )
 
