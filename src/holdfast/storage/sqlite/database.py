@@ -513,6 +513,13 @@ class SqliteDatabase:
                 f"{self.path} was changed by another process while it was read. Try again: its log is then read, too."
             )
 
+    def journal_mode(self, connection: apsw.Connection) -> str:
+        """Return the journal mode of the file. Of a file that is read as one that does not change, SQLite says `delete`."""
+        if self._unchanging is None:
+            return str(connection.pragma("journal_mode"))
+        with open(self.path, "rb") as file:
+            return "wal" if file.read(20)[18:] == b"\2\2" else "delete"
+
     def _use_wal(self, connection: apsw.Connection) -> None:
         """Switch the file to WAL mode. If several processes do this at once, SQLite may report "busy" without waiting for the
         busy timeout, so this waits for the write lock and tries again.

@@ -187,7 +187,7 @@ class SqliteUpkeep:
         connection = self._database.connect()
         try:
             settings = {
-                "journal_mode": str(connection.pragma("journal_mode")),
+                "journal_mode": self._database.journal_mode(connection),
                 "synchronous": str(connection.pragma("synchronous")),
             }
             version = int(connection.pragma("user_version"))
