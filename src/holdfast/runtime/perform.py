@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
 from typing import Any, TypeAlias, assert_never
 
 import msgspec
@@ -187,7 +188,7 @@ def _list_items(journal: Journal, name: str) -> None:
     header = visit_of(name, visit)
     assert node.each is not None
     try:
-        listed = list(node.each(journal.load(visit.input or {})))
+        listed = _listed(node, journal.load(visit.input or {}))
         items = [_encode_item(journal.flow, name, number, item) for number, item in enumerate(listed)]
         labels = [_label(node, number, item) for number, item in enumerate(listed)] if node.label else []
     except Exception as raised:  # noqa: BLE001 - user code
@@ -201,6 +202,15 @@ def _list_items(journal: Journal, name: str) -> None:
         journal.record(failed)
     else:
         journal.record(events.ItemsListed(**header, items=items, labels=labels))
+
+
+def _listed(node: Node, state: Any) -> list[Any]:
+    """Return the items of a fan-out. Raises `StateError` if its `each` function returns something that lists none."""
+    assert node.each is not None
+    given = node.each(state)
+    if not isinstance(given, Iterable) and not hasattr(given, "__getitem__"):
+        raise StateError(f"each= returned {given!r:.80}; return a list of items", node=node.name)
+    return list(given)
 
 
 class _LabelFailed(Exception):

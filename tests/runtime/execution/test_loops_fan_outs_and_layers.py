@@ -273,7 +273,11 @@ def test_one_item_alone_may_set_a_plain_field() -> None:
 
 @pytest.mark.parametrize(
     ("each", "said"),
-    [(lambda s: 3, "not iterable"), (lambda s: [object()], "item 0"), (lambda s: s.nothing, "nothing")],
+    [
+        (lambda s: 3, "each= returned 3; return a list of items"),
+        (lambda s: [object()], "item 0"),
+        (lambda s: s.nothing, "nothing"),
+    ],
 )
 def test_items_that_cannot_be_listed_fail_the_node(each: Any, said: str) -> None:
     graph = Graph("fan", Work)
