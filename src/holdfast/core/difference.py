@@ -195,7 +195,7 @@ def compatible(
     `completed` are the old names of the nodes that the run has completed; `pending` are those of the nodes that are started,
     waiting or due.
     """
-    refusals = [*_rename_refusals(old, new, rename)]
+    refusals = [*rename_refusals(old, new, rename)]
     if old.name != new.name:
         refusals.append(
             f"the run belongs to flow {old.name!r}, not to {new.name!r}; resume it with its own flow"
@@ -215,7 +215,8 @@ def compatible(
     return refusals
 
 
-def _rename_refusals(old: Definition, new: Definition, rename: Mapping[str, str]) -> Iterator[str]:
+def rename_refusals(old: Definition, new: Definition, rename: Mapping[str, str]) -> Iterator[str]:
+    """Return why the nodes of `old` cannot be renamed so (`rename`: old name -> new name) to be those of `new`."""
     taken: dict[str, str] = {name: name for name in old.nodes if name not in rename}
     for before, after in rename.items():
         pair = f"rename={{{before!r}: {after!r}}} (--rename {before}={after})"
@@ -238,7 +239,7 @@ def _gone_refusals(
 ) -> Iterator[str]:
     came = [name for name in new.nodes if name not in old.nodes and name not in rename.values()]
     for name in old.nodes:
-        if name not in gone or name in rename:  # `_rename_refusals` reports a rename to an unknown node
+        if name not in gone or name in rename:  # `rename_refusals` reports a rename to an unknown node
             continue
         near = difflib.get_close_matches(name, came, n=1, cutoff=0.6) or (came if len(came) == 1 else ["…"])
         done = "completed" if name in completed and name not in pending else "has yet to finish"

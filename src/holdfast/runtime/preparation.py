@@ -21,7 +21,7 @@ from holdfast.core.commands import PauseRun
 from holdfast.core.consequences import begins_again, foresee, survey
 from holdfast.core.decide import decide
 from holdfast.core.definition import Definition
-from holdfast.core.difference import compatible, difference
+from holdfast.core.difference import compatible, difference, rename_refusals
 from holdfast.core.events import Values
 from holdfast.core.graph import Flow
 from holdfast.core.kinds import CHECKPOINTS
@@ -622,9 +622,11 @@ def flow_events(
     renamed_only = bool(request.rename) and msgspec.structs.replace(found, renamed=[]).only_options
     if not found.only_options and not renamed_only:
         if request.on_change != "compatible":
+            wrong = "; ".join(rename_refusals(old, flow.definition, request.rename))
             raise OtherCode(
                 state.run_id,
-                f"the flow has changed in shape: {'; '.join(found.words())}. "
+                wrong
+                or f"the flow has changed in shape: {'; '.join(found.words())}. "
                 'Use on_change="compatible" (--on-change compatible) if the run may continue with the new flow, '
                 'rename={"old": "new"} (--rename old=new) if a node has a new name, a fork, or the old code.',
             )

@@ -14,7 +14,7 @@ from holdfast.core import commands, events
 from holdfast.core.cleanup import Unfinished, find_uncleaned
 from holdfast.core.decide import decide
 from holdfast.core.events import Failure
-from holdfast.core.run_state import STOPPED, VISIT_STUCK, visit_of
+from holdfast.core.run_state import FEW, STOPPED, VISIT_STUCK, visit_of
 from holdfast.core.situation import typed_file
 from holdfast.errors import (
     AnswerRefused,
@@ -412,7 +412,8 @@ def _stuck(journal: Journal, node: str | None, verb: str) -> list[str]:
             _refuse_unapproved(journal, [node])
         raise ResumeRefused(
             journal.state.run_id,
-            f"node {node!r} is {is_now}; only a failed, interrupted or waiting node can be {asked}",
+            f"node {node!r} is {is_now}; only a failed, interrupted or waiting node can be {asked}"
+            + (f", here {' and '.join(map(repr, dict.fromkeys(names[:FEW])))}" if names else ""),
             asked=asked,
         )
     if not names:

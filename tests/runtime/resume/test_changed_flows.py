@@ -67,6 +67,19 @@ def test_a_renamed_node_keeps_what_it_has_done(scene: Scene) -> None:
     scene.assert_sound()
 
 
+def test_a_rename_to_a_node_that_is_not_there_is_refused_as_such(scene: Scene) -> None:
+    scene.fail_at("b", scene.flow("a", "b"))
+    with pytest.raises(hf.ResumeRefused, match=r"\(--rename b=zz\): this flow has no node 'zz'"):
+        scene.call("resume", "r", rename={"b": "zz"}, flows=[scene.flow("a", "second")])
+
+
+def test_a_retry_of_another_node_names_those_that_can_be_retried(scene: Scene) -> None:
+    flow = scene.flow("a", "b")
+    scene.fail_at("b", flow)
+    with pytest.raises(hf.ResumeRefused, match=r"'a' is completed; .* can be tried again, here 'b'"):
+        scene.call("retry", "r", node="a", flows=[flow])
+
+
 # --- state upgrades ----------------------------------------------------------------------------------
 
 
