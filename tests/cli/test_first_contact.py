@@ -274,7 +274,7 @@ def test_what_is_final_is_forked(cli: Cli, words: list[str], asked: str) -> None
     refused = cli(*words)
     assert refused.code == Exit.REFUSED
     assert f"run 'r1' was not {asked}: it is completed, which is final. Fork it" in refused.err
-    assert "one of its checkpoints: `holdfast fork r1`.\n" in refused.err
+    assert "which `holdfast checkpoints r1` lists: `holdfast fork r1@SEQ`.\n" in refused.err
 
 
 def test_a_node_that_is_not_there_is_told_with_those_that_are(cli: Cli) -> None:

@@ -21,7 +21,8 @@ def refuse_final(run_id: str, status: str, asked: str = "resumed") -> None:
     if status in FINAL:
         raise RunOver(
             run_id,
-            f"it is {status}, which is final. Fork it to continue from one of its checkpoints: `holdfast fork {run_id}`.",
+            f"it is {status}, which is final. Fork it to continue from one of its checkpoints, which "
+            f"`holdfast checkpoints {run_id}` lists: `holdfast fork {run_id}@SEQ`.",
             asked=asked,
         )
 
