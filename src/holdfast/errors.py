@@ -511,8 +511,17 @@ class PolicyDenied(Fatal):
     """A policy denied that a visit begins, or that its result is used."""
 
 
-def describe_failure(kind: str, message: str) -> str:
-    """Return `"ValueError: no luck"` for the type and message of a failure, or the type alone if the message adds nothing."""
+def describe_item(item: int, label: str = "") -> str:
+    """Return how an item of a fan-out is named: by its number and, if it has one, its label, as in `item 3 (a.example)`."""
+    return f"item {item} ({label})" if label else f"item {item}"
+
+
+def describe_failure(kind: str, message: str, item: int | None = None, label: str = "") -> str:
+    """Return `"ValueError: no luck"` for the type and message of a failure, or the type alone if the message adds nothing. The
+    message of a fan-out begins with the item that failed: `"ValueError: item 3: no luck"`.
+    """
+    if item is not None:
+        message = f"{describe_item(item, label)}: {message}"
     return f"{kind}: {message}" if message and message != kind else kind
 
 

@@ -159,7 +159,8 @@ def test_no_item_begins_over_the_budget_and_the_fan_out_fails_when_none_runs():
     (command,) = run.item_completed("a", 0).commands()
     assert (type(command), command.item, command.failure.type) == (FailItems, 1, "BudgetExceeded")
     run.perform(command)
-    assert "item 1: run 'r' has spent 1 usd" in fault(run)
+    assert "run 'r' has spent 1 usd" in fault(run)
+    assert run.state.nodes["a"].failure.item == 1
     assert [type(one) for one in run.settled().taken_up(budget=hf.Budget(usd=9)).commands()] == [StartNode]
     run.started("a")
     assert [one for one in run.commands() if isinstance(one, StartItem)] == [StartItem("a", 1, 1)]

@@ -150,7 +150,7 @@ VERSIONS = {**LIMITED, "FlowChanged": 2, "QuestionAnswered": 2, "NodeScheduled":
 PARTS = {
     events.StatedStep: {"result": None, "item": None},
     events.Changes: {"set": {}, "append": {}, "merge": {}, "add": {}, "reduce": {}, "unset": []},
-    events.Failure: {"traceback": "", "child": "", "advice": "", "step": ""},
+    events.Failure: {"traceback": "", "child": "", "advice": "", "step": "", "item": None, "label": ""},
     budget.Budget: {"usd": None, "tokens": None, "active_s": None},
     events.Caller: {"depth": 1},
     events.Reported: {"seq": 0, "usd": 0.0, "tokens": 0, "usd_before": 0.0, "tokens_before": 0},

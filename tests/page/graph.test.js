@@ -12,6 +12,7 @@ import {
   netOf,
 } from "../../src/holdfast/server/page/pure/graph_shapes.js";
 import { aloneNodes, edgesOf, ruleMarks, stepFrom, viewBox, viewGroup } from "../../src/holdfast/server/page/pure/graph_views.js";
+import { messageOf } from "../../src/holdfast/server/page/pure/visit_words.js";
 import { fitName, textOfItem, viewNode } from "../../src/holdfast/server/page/pure/node_views.js";
 
 const mark = (status, more = {}) => ({ status, iteration: 1, execution: 1, attempt: 1, tries: 1, seconds: 2.4, ...more });
@@ -307,4 +308,10 @@ test("arrow keys lead through an open stack, and out of it", () => {
 test("an item of a fan-out is named by its label, if it has one", () => {
   assert.equal(textOfItem("a.example", "completed"), "a.example · completed");
   assert.equal(textOfItem("", "completed"), "completed");
+});
+
+test("a failed fan-out says which item failed, before the message of its exception", () => {
+  assert.equal(messageOf({ message: "torn" }), "torn");
+  assert.equal(messageOf({ message: "torn", item: 0, label: "" }), "item 0: torn");
+  assert.equal(messageOf({ message: "torn", item: 1, label: "a.example" }), "item 1 (a.example): torn");
 });

@@ -108,6 +108,15 @@ def test_items_that_failed_come_first_then_those_that_have_not_ended() -> None:
     assert ([one.item for one in page.items or []], page.items_all) == ([2, 1], 4)
 
 
+def test_a_failed_fan_out_names_the_item_in_a_field() -> None:
+    flow = outline("START fan END", nodes={"fan": {"each": lambda state: state["parts"]}})
+    history = History("r", flow).created({"parts": ["x", "y"]}).settled()
+    history.item_completed("fan", 0).item_failed("fan", 1, ValueError("torn")).settled()
+    (attempt,) = shown(history, "fan").attempts
+    assert attempt.failure is not None
+    assert (attempt.failure.message, attempt.failure.item) == ("torn", 1)
+
+
 def test_no_item_of_a_cancelled_fan_out_runs_or_waits() -> None:
     flow = outline("START fan END", nodes={"fan": {"each": lambda state: state["parts"], "limit": 3}})
     history = History("r", flow).created({"parts": list("abcd")}).settled()

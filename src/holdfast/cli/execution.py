@@ -47,7 +47,6 @@ from holdfast.errors import (
     RunNotFound,
     SettingError,
     StateError,
-    describe_failure,
 )
 from holdfast.reading import history, words
 from holdfast.reading.diagnosis import REFUSED, Diagnosis
@@ -604,7 +603,7 @@ def conclude(errand: Errand, outcome: _Outcome) -> None:
     facts += _of_earlier(errand, outcome, run)
     screen.say((status, f"bold {screen.STYLES.get(run.status, '')}".strip()), f"  {facts}", err=not well)
     for warned in run.warnings:
-        fault = screen.one_line(describe_failure(warned.failure.type, warned.failure.message), 300)
+        fault = screen.one_line(warned.failure.describe(), 300)
         how = words.handled(is_caught=warned.node in outcome.caught)
         screen.say(("  warning: ", "yellow"), f"node {warned.node} failed, {how}: {fault}", err=True)
     if well:

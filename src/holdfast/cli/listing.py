@@ -28,7 +28,7 @@ from holdfast.core import drawing
 from holdfast.core.definition import Definition
 from holdfast.core.run_state import BEGUN, STUCK
 from holdfast.core.svg import draw
-from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt, describe_failure
+from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
 from holdfast.reading import text, words
 from holdfast.reading.cases import case_of, unreadable_case
 from holdfast.reading.changes import compare
@@ -345,7 +345,7 @@ def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
         told = f"the signal {aside.name!r} = {payload} did not fit {aside.node}: {screen.one_line(aside.reason, 300)}"
         screen.say(("Set aside:  ", "yellow"), told)
     for warned in run.warnings:
-        fault = screen.one_line(describe_failure(warned.failure.type, warned.failure.message), 300)
+        fault = screen.one_line(warned.failure.describe(), 300)
         node = shown.definition.nodes.get(warned.node)
         how = words.handled(is_caught=node is not None and bool(node.on_error))
         screen.say(("Warning:  ", "yellow"), f"node {warned.node} failed, {how}: {fault}")

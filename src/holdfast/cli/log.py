@@ -23,10 +23,9 @@ from holdfast.errors import (
     SettingError,
     StoreCorrupt,
     StoreError,
-    describe_failure,
     did_you_mean,
 )
-from holdfast.reading import history, words
+from holdfast.reading import history, text, words
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.following import Cursor
 from holdfast.reading.history import Checkpoint
@@ -203,7 +202,7 @@ def _body(event: EventView) -> str:
 
 
 def _named(failure: dict[str, Any]) -> str:
-    return describe_failure(failure.get("type", ""), failure.get("message", ""))
+    return text.describe_fault(failure)
 
 
 def _style(kind: str) -> str:

@@ -24,7 +24,7 @@ from holdfast.cli.faults import say_where, where
 from holdfast.cli.suggestions import command_line, find_ways_out, line, say_remedies, say_trouble
 from holdfast.core import requests
 from holdfast.core.run_state import ENDED
-from holdfast.errors import SettingError, describe_failure
+from holdfast.errors import SettingError
 from holdfast.reading.diagnosis import Diagnosis
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine
@@ -182,7 +182,7 @@ class _Voice:
     def ended(self, run: Run[Any]) -> None:
         self._count += run.id not in self._open
         (self._open.discard if run.status in ENDED else self._open.add)(run.id)
-        error = describe_failure(run.error.type, run.error.message) if run.error is not None else None
+        error = run.error.describe() if run.error is not None else None
         if self._as_json:
             self._say_json(
                 "run",

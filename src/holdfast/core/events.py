@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import msgspec
 
 from holdfast.core.budget import Budget
+from holdfast.errors import describe_failure
 
 NodeName: TypeAlias = str
 Seq: TypeAlias = int
@@ -72,6 +73,14 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     step: str = ""
     """The step of which the failure is the kept outcome: every attempt of the execution gets it again without a call. Empty for
     any other failure, and in logs of older versions."""
+    item: int | None = None
+    """The item for which a fan-out failed; None for any other failure. In logs of older versions the message begins with it."""
+    label: str = ""
+    """The label of that item, if it has one."""
+
+    def describe(self) -> str:
+        """Return type and message in a line, with the item for which a fan-out failed."""
+        return describe_failure(self.type, self.message, self.item, self.label)
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -105,10 +105,6 @@ class Items(msgspec.Struct, omit_defaults=True, gc=False):
     failures: dict[int, int] = {}
     labels: list[str] = []
 
-    def name(self, item: int) -> str:
-        """Return how an item is named: by its number and, if it has one, its label."""
-        return describe_item(item, self.labels)
-
     def results(self) -> list[Changes]:
         """Return the changes of all items, in item order."""
         return [self.done[item] for item in range(len(self.values))]
@@ -588,11 +584,6 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     def stretches(self) -> list[tuple[Seq, Seq]]:
         """Return the ranges of the log (first and last seq) whose events led to this state."""
         return [*self.path, (self.since, self.seq)]
-
-
-def describe_item(item: int, labels: Sequence[str]) -> str:
-    """Return how an item of a fan-out is named: by its number and, if it has one, its label, as in `item 3 (a.example)`."""
-    return f"item {item} ({labels[item]})" if item < len(labels) and labels[item] else f"item {item}"
 
 
 def visit_of(name: str, node: NodeState) -> dict[str, Any]:

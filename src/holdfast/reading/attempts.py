@@ -43,6 +43,10 @@ class FailureView(msgspec.Struct, frozen=True, kw_only=True):
     """The traceback as Python prints it."""
     advice: str = ""
     """What to do about it, besides what the message says."""
+    item: int | None = None
+    """The item for which a fan-out failed; None for any other failure."""
+    label: str = ""
+    """The label of that item, if it has one."""
 
 
 class Left(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +151,8 @@ def failure_of(failure: Failure | None) -> FailureView | None:
         type=failure.type,
         message=failure.message,
         advice=failure.advice,
+        item=failure.item,
+        label=failure.label,
         frames=[
             Frame(
                 file=line.file,

@@ -509,7 +509,7 @@ def _unanswered(case: Case, kind: Kind, now: float) -> str:
 def _failure(case: Case, known: Situation) -> str:
     error = known.failure
     what = (
-        describe_failure(error.type, text.first_line(error.message))
+        describe_failure(error.type, text.first_line(error.message), error.item, error.label)
         if error is not None
         else case.row.error or "unknown"
     )

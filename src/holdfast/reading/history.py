@@ -27,7 +27,6 @@ from holdfast.errors import (
     RunNotFound,
     SettingError,
     StoreCorrupt,
-    describe_failure,
     end_sentence,
 )
 from holdfast.storage import definitions
@@ -358,7 +357,7 @@ def view_of(
         fingerprint=state.fingerprint,
         state_version=state.state_version,
         active=tuple(islice(state.open, FEW)),
-        error=describe_failure(failure.type, failure.message)[:500] if failure is not None else None,
+        error=failure.describe()[:500] if failure is not None else None,
         rewinds=rewinds,
         due_at=due_at,
         asks=len(state.questions),

@@ -19,7 +19,7 @@ import msgspec
 from holdfast.core import events
 from holdfast.core.definition import START, Definition
 from holdfast.core.events import Failure, NodeEvent
-from holdfast.errors import StoreCorrupt, describe_failure
+from holdfast.errors import StoreCorrupt
 from holdfast.reading import text
 from holdfast.storage.contract import Row
 
@@ -339,11 +339,12 @@ def _skipped(book: LedgerBook, event: events.NodeSkipped) -> _Told:
 
 
 def _failure(failure: Failure) -> dict[str, Any]:
-    return {"kind": failure.kind, "type": failure.type, "message": failure.message}
+    item = {} if failure.item is None else {"item": failure.item}
+    return {"kind": failure.kind, "type": failure.type, "message": failure.message, **item}
 
 
 def _fault(failure: Failure) -> str:
-    return text.one_line(describe_failure(failure.type, failure.message), _REASON_WIDTH)
+    return text.one_line(failure.describe(), _REASON_WIDTH)
 
 
 def _failed(book: LedgerBook, event: events.NodeFailed) -> _Told | None:

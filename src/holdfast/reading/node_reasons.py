@@ -16,7 +16,6 @@ from holdfast.core import events
 from holdfast.core.conditions import Condition, conditions_of
 from holdfast.core.definition import END, START, Definition, Edge
 from holdfast.core.run_state import VISIT_DONE, NodeState, RunState, stretches
-from holdfast.errors import describe_failure
 from holdfast.reading import history, text
 from holdfast.storage.contract import RunRow, Store
 
@@ -104,9 +103,7 @@ def reasons_of(store: Store, row: RunRow, definition: Definition, state: RunStat
             skipped=log.skips.get(name, "") if node is not None and node.status == "skipped" else "",
             policies=log.policies.get(name, []),
             verifications=log.verifications.get(name, []),
-            fault=text.one_line(describe_failure(failure.type, failure.message), _FAULT_WIDTH)
-            if failure
-            else "",
+            fault=text.one_line(failure.describe(), _FAULT_WIDTH) if failure else "",
             is_kept=node is not None and node.status not in VISIT_DONE and node.returned is not None,
         )
     return found
@@ -154,7 +151,7 @@ def _unreached(name: str, why: Mapping[str, str]) -> str:
 
 def _skipped(event: events.NodeSkipped) -> str:
     if event.warning is not None:
-        fault = text.one_line(describe_failure(event.warning.type, event.warning.message), _FAULT_WIDTH)
+        fault = text.one_line(event.warning.describe(), _FAULT_WIDTH)
         handled = (
             "which an error edge takes" if event.reason == "on_error" else "which is ignored (safe_to_fail)"
         )
@@ -171,7 +168,7 @@ def _policy(seq: int, event: events.PolicyDecided) -> PolicyVerdict:
         stage=event.stage,
         verdict=event.verdict,
         decisions=event.decisions,
-        fault=text.one_line(describe_failure(failure.type, failure.message), _FAULT_WIDTH) if failure else "",
+        fault=text.one_line(failure.describe(), _FAULT_WIDTH) if failure else "",
     )
 
 

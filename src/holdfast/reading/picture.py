@@ -24,7 +24,6 @@ from holdfast.core.run_state import (
     Status,
     stretches,
 )
-from holdfast.errors import describe_failure
 from holdfast.reading import history, text
 from holdfast.storage.contract import RunRow, Store
 
@@ -190,9 +189,7 @@ def _mark(
         ended_at=(node.ended_at or None) if attempt and node.status != "running" else None,
         waits_for=waits_for,
         until=until,
-        error=text.one_line(describe_failure(failure.type, failure.message), _ERROR_WIDTH)
-        if failure
-        else None,
+        error=text.one_line(failure.describe(), _ERROR_WIDTH) if failure else None,
         misrouted=misrouted,
         handled_by=_handled_by(state, name, node, catching),
         items=_item_marks(node, node.items, is_cancelled=state.status == "cancelled")

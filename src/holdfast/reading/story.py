@@ -11,8 +11,7 @@ import msgspec
 
 from holdfast.core.definition import Definition
 from holdfast.core.kinds import TAKES_OVER
-from holdfast.core.run_state import describe_item
-from holdfast.errors import describe_failure
+from holdfast.errors import describe_item
 from holdfast.reading import text, words
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.views import Cost, EventView, Run
@@ -222,9 +221,7 @@ class Story:
             case "NodeSkipped":
                 warning = event.body.get("warning")
                 if warning is not None:
-                    fault = text.one_line(
-                        describe_failure(warning.get("type", ""), warning.get("message", "")), 300
-                    )
+                    fault = _said(warning)
                     if event.body.get("caught"):
                         taken = " and ".join(event.body.get("routes", ()))
                         return Line("skipped", name, f"failed, and {taken} takes the failure: {fault}")
@@ -271,7 +268,7 @@ class Story:
                 tenth = seen.items_done % max(1, count // 10) == 0 or seen.items_done == count
                 if count > _ITEM_LINES_MAX and not tenth:
                     return None
-                done = f"{describe_item(event.body.get('item', 0), seen.labels)}: {seen.items_done} of {count} done"
+                done = f"{_item(event, seen)}: {seen.items_done} of {count} done"
                 return Line("completed", name, done)
             case "ItemFailed":
                 retry_at = event.body.get("retry_at")
@@ -280,7 +277,7 @@ class Story:
                 return Line(
                     status,
                     name,
-                    f"{describe_item(event.body.get('item', 0), seen.labels)} failed: {_fault(event)}{again}",
+                    f"{_item(event, seen)} failed: {_fault(event)}{again}",
                 )
             case _:
                 return None
@@ -355,5 +352,13 @@ def _by(event: EventView) -> str:
 
 
 def _fault(event: EventView) -> str:
-    failure = event.body.get("failure") or {}
-    return text.one_line(describe_failure(failure.get("type", ""), failure.get("message", "")), 300)
+    return _said(event.body.get("failure") or {})
+
+
+def _said(failure: dict[str, Any]) -> str:
+    return text.one_line(text.describe_fault(failure), 300)
+
+
+def _item(event: EventView, seen: NodeSeen) -> str:
+    item = event.body.get("item", 0)
+    return describe_item(item, seen.labels[item] if seen.labels else "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, assert_never
 
@@ -15,6 +16,7 @@ import msgspec
 
 from holdfast.core import situation
 from holdfast.core.events import Uncleaned
+from holdfast.errors import describe_failure
 
 # C0, DEL and C1 move the cursor or colour the terminal; the others break lines, reverse text, or cannot be encoded (surrogates).
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -130,6 +132,13 @@ def count(number: int, noun: str) -> str:
 def first_line(given: str) -> str:
     """Return the first non-blank line of a text, shortened if it is long."""
     return one_line(situation.first_line(given), situation.LINE_MAX)
+
+
+def describe_fault(failure: Mapping[str, Any]) -> str:
+    """Return type and message of a failure as an event has it, with the item for which a fan-out failed."""
+    return describe_failure(
+        failure.get("type", ""), failure.get("message", ""), failure.get("item"), failure.get("label", "")
+    )
 
 
 def until(until: float | None, now: float) -> str:

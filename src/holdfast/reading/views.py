@@ -32,7 +32,6 @@ from holdfast.errors import (
     RunFailed,
     StateError,
     StoreCorrupt,
-    describe_failure,
     end_sentence,
 )
 from holdfast.reading import text
@@ -585,7 +584,7 @@ def _fault(run: Run[Any]) -> str:
     if error is None:
         return f"{where}: unknown."
     advice = f" {error.advice}" if error.advice else ""
-    return f"{where}: {end_sentence(describe_failure(error.type, error.message))}{advice}"
+    return f"{where}: {end_sentence(error.describe())}{advice}"
 
 
 def _place(run: Run[Any]) -> str:

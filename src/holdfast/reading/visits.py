@@ -25,7 +25,6 @@ from holdfast.core import events
 from holdfast.core.events import KINDS, Failure, NodeEvent, Stored
 from holdfast.core.kinds import FROM_OUTSIDE
 from holdfast.core.run_state import VISIT_DONE, RunState
-from holdfast.errors import describe_failure
 from holdfast.reading import text
 from holdfast.reading.spans import AttemptSpan, AttemptStatus
 
@@ -677,4 +676,4 @@ def _end_span(
 
 
 def _error(failure: Failure, before: str = "") -> str:
-    return text.one_line(before + describe_failure(failure.type, failure.message), ERROR_WIDTH)
+    return text.one_line(before + failure.describe(), ERROR_WIDTH)

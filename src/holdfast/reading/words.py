@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, assert_never
 
 from holdfast.core.slots import parse
-from holdfast.errors import describe_failure
 from holdfast.reading import text
 from holdfast.reading.views import Cost, EventView
 
@@ -74,7 +73,7 @@ def waited_for(slot: str) -> str:
 
 def _guards(body: Body) -> str:
     if failure := body.get("failure"):
-        return f"guards: {text.one_line(describe_failure(failure['type'], failure['message']), 200)}"
+        return f"guards: {text.one_line(text.describe_fault(failure), 200)}"
     verdicts = ", ".join(
         f"{target} {'is' if taken else 'is not'} next" for target, taken in body.get("verdicts", {}).items()
     )
@@ -96,7 +95,7 @@ def _policies(body: Body) -> str:
         for one in body.get("decisions", ())
     )
     if failure := body.get("failure"):
-        said = text.one_line(describe_failure(failure["type"], failure["message"]), 200)
+        said = text.one_line(text.describe_fault(failure), 200)
     return f"policies {when}: {body.get('verdict', 'allow')}" + (f" ({said})" if said else "")
 
 
@@ -120,7 +119,7 @@ def _started(body: Body) -> str:
 
 def _ended(body: Body) -> str:
     failure = body.get("failure")
-    why = f": {text.one_line(describe_failure(failure['type'], failure['message']), 200)}" if failure else ""
+    why = f": {text.one_line(text.describe_fault(failure), 200)}" if failure else ""
     spent = cost(Cost(body.get("usd", 0.0), body.get("tokens", 0)))
     status = body["status"]
     return f"the child run {body['run']} {'was ' if status == 'cancelled' else ''}{status}{why}" + (

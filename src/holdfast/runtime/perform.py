@@ -15,7 +15,7 @@ from holdfast.core.decide import is_caught
 from holdfast.core.events import Changes, Failure
 from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import VISIT_STUCK, visit_of
-from holdfast.errors import CodecError, ResumeRefused, RouterError, StateError, end_sentence
+from holdfast.errors import CodecError, ResumeRefused, RouterError, StateError, describe_item, end_sentence
 from holdfast.runtime import judging, outcomes, questions
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import AbandonedCall
@@ -159,15 +159,13 @@ def _perform_on_visit(journal: Journal, command: _OnVisit) -> None:
         case commands.FailItems():
             items = journal.state.nodes[name].items
             assert items is not None
-            told = f"{items.name(command.item)}: {command.failure.message}"
-            if (
-                command.failure.kind == "recoverable"
-            ):  # its effect may or may not have happened, as after a crash
-                record(events.NodeInterrupted(**header, reason=f"{command.failure.type}, {told}"))
+            label = items.labels[command.item] if items.labels else ""
+            failure = msgspec.structs.replace(command.failure, item=command.item, label=label)
+            if failure.kind == "recoverable":  # its effect may or may not have happened, as after a crash
+                told = f"{failure.type}, {describe_item(command.item, label)}: {failure.message}"
+                record(events.NodeInterrupted(**header, reason=told))
                 return
-            record(
-                events.NodeFailed(**header, failure=msgspec.structs.replace(command.failure, message=told))
-            )
+            record(events.NodeFailed(**header, failure=failure))
         case commands.RouteNode():
             _route(journal, name, header)
         case commands.FinishNode():
@@ -320,7 +318,7 @@ def _take_failure(journal: Journal, name: str, header: dict[str, Any]) -> None:
         chosen = outcomes.choose(journal.flow, journal.state, name, journal.at, fresh={}, failure=failure)
     except RouterError as fault:
         found = journal.faults.describe(name, fault)
-        told = f"{end_sentence(found.message)} It was to decide about this failure: {failure.type}: {failure.message}"
+        told = f"{end_sentence(found.message)} It was to decide about this failure: {failure.describe()}"
         found = msgspec.structs.replace(found, message=told)
         journal.record(events.GuardEvaluated(**header, failure=found))
         return

@@ -36,7 +36,6 @@ from holdfast.errors import (
     ResumeRefused,
     SettingError,
     StateError,
-    describe_failure,
     did_you_mean,
     end_sentence,
     name_known,
@@ -192,7 +191,7 @@ def prepare_unchecked(
     # A retry or a skip says what to do with the failed nodes: then a fatal failure does not prevent it.
     names_nodes = asked is not None and not is_resume
     if head.failure is not None and fatal and not names_nodes and not request.force:
-        cause = describe_failure(head.failure.type, head.failure.message)
+        cause = head.failure.describe()
         raise FatalFailure(row.run_id, _fatal(head.failure), cause=cause)
     limits, was_paused = _limits(flow, head, request, is_resume=is_resume), head.paused
     state = head if to is None else _rewound_to(services, flow, row, head, to, request)
@@ -273,7 +272,7 @@ def _tried_again(head: RunState, request: inbox.Resume) -> list[str] | None:
 
 
 def _fatal(failure: events.Failure) -> str:
-    told = f"the failure of the run is fatal. {end_sentence(describe_failure(failure.type, failure.message))}"
+    told = f"the failure of the run is fatal. {end_sentence(failure.describe())}"
     if failure.advice:
         return f"{told} {failure.advice}"
     if "--force" in failure.message:  # of a log of an older version, whose message says what `force` does

@@ -34,7 +34,7 @@ import msgspec
 from holdfast.core.budget import Budget
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import RunState
-from holdfast.errors import RunNotFound, SettingError, describe_failure, did_you_mean
+from holdfast.errors import RunNotFound, SettingError, did_you_mean
 from holdfast.reading import history
 from holdfast.reading.ledger import decisions, read_ledger
 from holdfast.storage import failpoints
@@ -594,7 +594,7 @@ def _why(state: RunState) -> str:
             if state.failure.type == "KeyError"
             else ""
         )
-        return f"it failed{at} ({describe_failure(state.failure.type, state.failure.message)}).{lacks}"
+        return f"it failed{at} ({state.failure.describe()}).{lacks}"
     waits = [
         f"node {asked.node!r} asks {asked.text!r}{_options(asked.options)}; pass answers={{{asked.node!r}: …}}"
         for asked in state.questions.values()

@@ -27,7 +27,6 @@ from holdfast.errors import (
     RunFailed,
     SettingError,
     StateError,
-    describe_failure,
 )
 from holdfast.reading import history
 from holdfast.reading.inbox import Stated
@@ -349,11 +348,7 @@ class Hand:
         node = state.failure_node
         if tale is None or node is None or tale.habits.get(node) != "doomed":
             _require_no_thread(node, state.failure)
-            failure = (
-                describe_failure(state.failure.type, state.failure.message)
-                if state.failure is not None
-                else ""
-            )
+            failure = state.failure.describe() if state.failure is not None else ""
             raise Stuck(f"{self._run_id} failed at {node}: {failure}")
         update = tale.update(node, state.nodes[node].iteration, None, state.values["stage"])
         if self._scene.asks and self._chance.random() < 0.7:

@@ -159,7 +159,7 @@ def test_an_item_that_failed_lets_the_others_wait_to_their_end():
         [WakeAt(run.state.waits["a.1.1[0]:sleep:1"].until)],
     )
     run.passed(60).item_completed("a", 0).settled()
-    assert (run.state.status, run.state.failure.message) == ("failed", "item 1: x")
+    assert (run.state.status, run.state.failure.message, run.state.failure.item) == ("failed", "x", 1)
 
 
 def test_items_that_wait_go_on_waiting_when_their_process_dies():

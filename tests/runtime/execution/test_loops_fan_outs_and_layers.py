@@ -182,8 +182,17 @@ def test_items_have_the_labels_that_a_function_gives_them() -> None:
     )
     (row,) = store.events("r", kinds=("ItemsListed",))
     assert json.loads(row.body)["labels"] == ["page one", "page two", f"page {'x' * 94}…"]
-    assert run.error.message == "item 1 (page two): torn"
+    assert (run.error.item, run.error.label) == (1, "page two")
+    assert run.error.describe() == "ValueError: item 1 (page two): torn"
     assert verification.verify(store, "r").problems == []
+
+
+def test_the_message_of_a_failed_fan_out_is_that_of_the_exception_and_the_item_a_field() -> None:
+    store = MemoryStore()
+    run = failure_of(labelled(None), Work(pages=["one", "two"]), store=store)
+    assert (run.error.message, run.error.item, run.error.label) == ("torn", 1, "")
+    assert run.nodes["read"].error.message == "torn"
+    assert store.run("r").error == "ValueError: item 1: torn"
 
 
 def test_a_log_of_a_fan_out_without_labels_is_as_it_was() -> None:

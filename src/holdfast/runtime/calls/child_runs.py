@@ -349,16 +349,20 @@ class Children:
             return handle.flow.state.load(values)
         caller = self._run_id
         whose = f"child run {handle.id!r} of flow {handle.flow.name!r}"
-        why = f"{failure['type']}: {end_sentence(failure['message'])}" if failure else ""
+        found = msgspec.convert(failure, Failure) if failure else None
+        why = end_sentence(found.describe()) if found is not None else ""
         if status == "failed":
             # The way out for a child that failed because of its own child names the child, and not the caller to resume.
-            why = why.partition(_WAY_OUT)[0] if failure and failure["type"] == ChildFailed.__name__ else why
+            why = (
+                why.partition(_WAY_OUT)[0]
+                if found is not None and found.type == ChildFailed.__name__
+                else why
+            )
             remedy = f"See `holdfast show {handle.id}`, mend the cause, and resume {caller}: that resumes the child run too."
             told = f"{whose} failed: {why} {remedy}"
         else:
             remedy = f"To start another one: `{self._fresh()}`"
             told = f"{whose} was cancelled. {remedy}"
-        found = msgspec.convert(failure, Failure) if failure else None
         failed = ChildFailed(handle.id, handle.flow.name, found, remedy, told)
         failed.beside = self._work.failed_children
         failed.beside.append(handle.id)

@@ -181,6 +181,9 @@ export interface FailureView {
   frames: Frame[];
   traceback: string;
   advice: string;
+  /** The item for which a fan-out failed. */
+  item?: number | null;
+  label?: string;
 }
 
 export interface Cost {

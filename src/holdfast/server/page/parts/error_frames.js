@@ -1,6 +1,6 @@
 // Why an attempt failed: the error, and where it was raised. The reader's own code comes first; lines of packages are folded.
 
-import { failureWords } from "../pure/visit_words.js";
+import { failureWords, messageOf } from "../pure/visit_words.js";
 import { plural } from "../pure/words.js";
 import { element } from "../shell/elements.js";
 import { createCopyButton } from "./command.js";
@@ -22,7 +22,7 @@ export function createErrorFrames(failure) {
     element(
       "header",
       {},
-      element("p", { dir: "auto" }, element("strong", {}, element("code", {}, failure.type)), " ", failure.message),
+      element("p", { dir: "auto" }, element("strong", {}, element("code", {}, failure.type)), " ", messageOf(failure)),
       element("span", { class: "tag outlined", title: meaning }, words),
     ),
     failure.advice ? element("p", { class: "advice", dir: "auto" }, failure.advice) : null,

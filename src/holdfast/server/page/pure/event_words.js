@@ -1,6 +1,6 @@
 // An event of a log in words: what happened, and the one fact of its body that a reader looks for.
 
-import { costWords } from "./visit_words.js";
+import { costWords, messageOf } from "./visit_words.js";
 import { instant, plural } from "./words.js";
 
 /** @typedef {import("../shapes.js").RunEvent} RunEvent */
@@ -25,7 +25,7 @@ export function eventWords({ body = {}, by }, now) {
     by && `by ${by}`,
     item !== null && `item ${item}`,
     costWords({ usd, tokens }),
-    failure && `${failure.type}: ${failure.message}`,
+    failure && `${failure.type}: ${messageOf(failure)}`,
     chunks?.length && plural(chunks.length, "chunk"),
     nodes?.join?.(", "),
     verdicts &&

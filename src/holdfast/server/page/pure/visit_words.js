@@ -84,6 +84,13 @@ const FAILURES = {
   fatal: ["fatal", "The node says that no retry helps. The run is resumed only if that is confirmed."],
 };
 
+/**
+ * The message of a failure, after the item for which a fan-out failed.
+ * @param {{ message: string, item?: number | null, label?: string }} failure
+ */
+export const messageOf = ({ message, item = null, label = "" }) =>
+  item === null ? message : `item ${item}${label && ` (${label})`}: ${message}`;
+
 /** @param {string} kind @returns {[words: string, meaning: string]} */
 export const failureWords = (kind) => FAILURES[kind] ?? [kind, ""];
 
