@@ -278,7 +278,7 @@ def question_lines(seen: RunSeen, view: Viewport) -> list[Line]:
     reason = " ".join(wrap(found.reason, width, _REASON_LINES))
     lines: list[Line] = []
     for question in found.questions[:1]:
-        asked = asks(question)
+        asked = asks(question, found.labels)
         if asked not in reason:
             lines += [[(line, PERSON)] for line in wrap(asked, width, _QUESTION_LINES)]
         lines += [[(line, PERSON)] for line in _answers(question, width)]

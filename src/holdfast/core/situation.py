@@ -92,6 +92,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     questions: tuple[Question, ...] = ()
     waits: tuple[Wait, ...] = ()
     waits_count: int = 0
+    labels: dict[NodeName, dict[int, str]] = {}
+    """Node -> item -> label, for the items of the questions and waits that have one."""
     is_timed: bool = False
     """True if a timer is set."""
     needs_signal: bool = False
@@ -198,6 +200,8 @@ def situate(state: RunState, said: Said | None, *, for_row: bool = False) -> Sit
     ]
     retries = dict(_retries(opened))
     stuck = nodes.get(state.failure_node or "")
+    asked = tuple(islice(state.questions.values(), QUESTIONS_FEW if for_row else None))
+    waits = tuple(islice(state.waits.values(), few))
     return Situation(
         running=tuple(running[:few]),
         running_count=state.running,
@@ -208,11 +212,10 @@ def situate(state: RunState, said: Said | None, *, for_row: bool = False) -> Sit
         returned=tuple(name for name in failed[:few] if nodes[name].returned is not None),
         refused=tuple(name for name in islice(state.failed, few) if _is_refused(nodes[name])),
         asks=asks,
-        questions=tuple(_short(one) for one in islice(state.questions.values(), QUESTIONS_FEW))
-        if for_row
-        else tuple(state.questions.values()),
-        waits=tuple(islice(state.waits.values(), few)),
+        questions=tuple(_short(one) for one in asked) if for_row else asked,
+        waits=waits,
         waits_count=len(state.waits),
+        labels=_labels(state, (*asked, *waits)) if asked or waits else {},
         is_timed=any(wait.kind == "timer" for wait in state.waits.values()),
         needs_signal=any(wait.kind == "signal" and wait.until is None for wait in state.waits.values()),
         retries=dict(islice(retries.items(), few)),
@@ -308,6 +311,15 @@ def _without_details(failure: Failure | None) -> Failure | None:
     if failure is None:
         return None
     return msgspec.structs.replace(failure, message=first_line(failure.message), traceback="")
+
+
+def _labels(state: RunState, waiting: Iterable[Question | Wait]) -> dict[NodeName, dict[int, str]]:
+    found: dict[NodeName, dict[int, str]] = {}
+    for one in waiting:
+        items = state.nodes[one.node].items if one.item is not None and one.node in state.nodes else None
+        if items is not None and items.labels and one.item is not None:
+            found.setdefault(one.node, {})[one.item] = items.labels[one.item]
+    return found
 
 
 def _short(question: Question) -> Question:

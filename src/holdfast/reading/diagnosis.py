@@ -94,6 +94,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The timers and signals that the run waits for."""
     expects: tuple[str, ...] = ()
     """Each question, signal, timer and retry that the run waits for, in a few words."""
+    labels: dict[str, dict[int, str]] = {}
+    """Node -> item -> label, for the items of `questions` and `awaited` that have one."""
     unreceived: tuple[str, ...] = ()
     """Names of the signals that no node has received yet."""
     asks_before: tuple[str, ...] = ()
@@ -164,6 +166,7 @@ def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Dia
         pausing=seen.pausing,
         questions=seen.known.questions,
         awaited=seen.known.waits,
+        labels=seen.known.labels,
         expects=seen.expects,
         unreceived=tuple(case.state.signals) if case.state is not None else (),
         asks_before=tuple(seen.asked_about),
@@ -523,11 +526,11 @@ def _failure(case: Case, known: Situation) -> str:
 
 def _expects(known: Situation, now: float, children: Mapping[str, Diagnosis | None]) -> Iterator[str]:
     shown = known.questions[:QUESTIONS_FEW]
-    yield from (f"{asks(question)}{text.until(question.until, now)}" for question in shown)
+    yield from (f"{asks(question, known.labels)}{text.until(question.until, now)}" for question in shown)
     if known.asks > len(shown):
         yield text.count(known.asks - len(shown), "more question")
     for wait in known.waits[:FEW]:
-        whose = text.name_item(wait.node, wait.item)
+        whose = text.name_item(wait.node, wait.item, known.labels)
         match wait.kind:
             case "signal":
                 yield f"{whose} waits for the signal {wait.signal!r}{text.until(wait.until, now)}"
@@ -566,14 +569,14 @@ def _fate(child: Diagnosis | None) -> str:
     return f", in which {child.reason}" if waits else f" of flow {child.flow!r}: {child.reason}"
 
 
-def asks(question: Question) -> str:
+def asks(question: Question, labels: Mapping[str, Mapping[int, str]] | None = None) -> str:
     """Return a question and the node that asks it, in one line. The text of a question that Holdfast asks names the node: in
     quotes, which a sentence does not need.
     """
     asked = text.first_line(question.text)
     if question.about in ("interrupt", "repeat"):
         return asked.replace(repr(question.node), question.node)
-    return f"{text.name_item(question.node, question.item)} asks: {asked}"
+    return f"{text.name_item(question.node, question.item, labels)} asks: {asked}"
 
 
 # --- what can be done --------------------------------------------------------------------------------

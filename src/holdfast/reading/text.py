@@ -153,9 +153,12 @@ def until(until: float | None, now: float) -> str:
     return f" (until {soon(until, now)}{past})"
 
 
-def name_item(node: str, item: int | None) -> str:
-    """Return the name of a node, with the item of its fan-out if there is one."""
-    return node if item is None else f"{node} (item {item})"
+def name_item(node: str, item: int | None, labels: Mapping[str, Mapping[int, str]] | None = None) -> str:
+    """Return the name of a node, with the item of its fan-out, and the label of the item, if there is one."""
+    if item is None:
+        return node
+    label = (labels or {}).get(node, {}).get(item)
+    return f"{node} (item {item}, {one_line(label)})" if label else f"{node} (item {item})"
 
 
 def not_cleaned_up(left: Uncleaned) -> str:

@@ -15,6 +15,7 @@ from harness import turns, until
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, append
 from holdfast.reading import verification
+from holdfast.reading.reader import Reader
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.appends import dead_process
 from holdfast.testing.builders import History
@@ -193,6 +194,30 @@ def test_the_message_of_a_failed_fan_out_is_that_of_the_exception_and_the_item_a
     assert (run.error.message, run.error.item, run.error.label) == ("torn", 1, "")
     assert run.nodes["read"].error.message == "torn"
     assert store.run("r").error == "ValueError: item 1: torn"
+
+
+def test_a_label_may_be_added_while_a_run_is_open() -> None:
+    store = MemoryStore()
+    failure_of(labelled(None), Work(pages=["one", "two"]), store=store)
+    changed = fanned(lambda page: {"log": [page]}, label=str)
+    retried = in_engine(lambda engine: engine.retry("r", "read", fresh=True), store, flows=[changed])
+    (_, again) = store.events("r", kinds=("ItemsListed",))
+    assert json.loads(again.body)["labels"] == ["one", "two"]
+    assert retried.status == "completed"
+
+
+def test_what_an_item_waits_for_is_said_with_its_label() -> None:
+    async def body(page: str, ctx: hf.Context) -> None:
+        await (ctx.ask("Read it?") if page == "one" else ctx.wait_for("read"))
+
+    store = MemoryStore()
+    run = quickly(fanned(body, label=lambda page: f"page {page}"), Work(pages=["one", "two"]), store=store)
+    assert run.status == "waiting"
+    assert Reader(store).diagnose("r").expects == (
+        "read (item 0, page one) asks: Read it?",
+        "read (item 1, page two) waits for the signal 'read'",
+    )
+    assert verification.verify(store, "r").problems == []
 
 
 def test_a_log_of_a_fan_out_without_labels_is_as_it_was() -> None:
