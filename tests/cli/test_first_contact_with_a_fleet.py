@@ -306,6 +306,19 @@ def test_an_answer_and_a_list_name_the_live_worker_that_claims_the_run(cli: Cli)
     store.close()
 
 
+def test_a_new_run_is_said_to_be_claimed_or_to_be_in_a_stopped_queue(cli: Cli) -> None:
+    assert "  execute it with a worker: holdfast worker work.py\n" in cli("start", "work.py").out
+    store = open_store(".holdfast/runs.db")
+    store.queues.limit("default", 0)
+    stopped = cli("start", "work.py").out
+    assert "queue 'default' is stopped: its limit is 0\n  $ holdfast queue default --no-limit" in stopped
+    store.queues.limit("default", None)
+    store.renew(Holder(id="w", host="mill", pid=4711, ttl_s=600.0, flows=("work",)))
+    claimed = cli("start", "work.py").out
+    assert claimed.endswith("  process 4711 on mill takes flow 'work', and claims the run\n")
+    store.close()
+
+
 def test_a_unit_of_systemd_has_no_comment_behind_a_value() -> None:
     (unit,) = re.findall(
         r"^```ini\n(.*?)^```", (ROOT / "docs" / "operations.md").read_text("utf-8"), re.MULTILINE | re.DOTALL

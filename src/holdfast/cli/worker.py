@@ -312,12 +312,29 @@ def say_recorded(row: RunRow, file: str | None, store: str | None, *, as_json: b
     if row.status == "pending":
         if row.due_at is not None:
             screen.say(f"  it begins at {screen.when(row.due_at)}")
+        elif executes is not None and _say_obstacle_or_taker(row, file, store):
+            return
         screen.say(
             f"  execute it with a worker: {executes}"
             if executes is not None
             else "  a worker of the server executes it; see its progress: "
             + line("events", row.run_id, "--follow", store=store)
         )
+
+
+def _say_obstacle_or_taker(row: RunRow, file: str | None, store: str | None) -> bool:
+    """Print which live worker claims a new run, or that its queue is stopped. Return whether there was something to print."""
+    found = stores.read(
+        store, lambda reader: reader.diagnose(row.run_id, command_line(file=file, store=store))
+    )
+    if found.taker is not None:
+        screen.say(f"  {found.taker} takes flow {row.flow!r}, and claims the run")
+    elif [one.verb for one in found.remedies[:1]] == ["queue"]:
+        screen.say(f"  {found.reason}")
+        say_remedies(found.remedies)
+    else:
+        return False
+    return True
 
 
 class _Begins:
