@@ -188,14 +188,14 @@ def refuse_another(
     run_id: str, known: RunRow | NewRun, flow: str, digest: bytes, on_exists: OnExists
 ) -> None:
     """Refuse a new run whose id is taken, unless it is the same run: the flow is the same, and the input is too or does not
-    matter (`on_exists="use"`). Raises `RunExists`.
+    matter (`on_exists="use"`). Raises `RunExists`, without the exception of the store that led here: it says less.
     """
     if known.flow != flow:
-        raise RunExists(run_id, f"flow ({known.flow!r})")
+        raise RunExists(run_id, f"flow ({known.flow!r})") from None
     if on_exists == "refuse" and known.input_digest != digest:
         raise RunExists(
             run_id, "input" if known.parent is None else "origin (place, edit, repeat or fresh of the fork)"
-        )
+        ) from None
 
 
 def require_same(
