@@ -14,6 +14,7 @@ import pytest
 
 from command_line import Cli, caller, furnish
 from holdfast.cli.exits import Exit
+from holdfast.cli.worker import say_recorded
 from holdfast.errors import SettingError
 from holdfast.reading import diagnosis
 from holdfast.storage import urls
@@ -22,6 +23,7 @@ from holdfast.storage.files.restoring import back_up, restore
 from holdfast.storage.postgres.address import Address
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.urls import open_store
+from newer_version import write_as_newer
 from postgres_server import PostgresServer, _binaries, drop_schema, execute, schema_for, shared_url
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -317,6 +319,18 @@ def test_a_new_run_is_said_to_be_claimed_or_to_be_in_a_stopped_queue(cli: Cli) -
     claimed = cli("start", "work.py").out
     assert claimed.endswith("  process 4711 on mill takes flow 'work', and claims the run\n")
     store.close()
+
+
+def test_a_run_that_a_newer_worker_claims_at_once_was_started(
+    cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli("start", "work.py", "--run-id", "r")
+    store = open_store(".holdfast/runs.db")
+    started = store.run("r")
+    write_as_newer(store, "r")
+    store.close()
+    say_recorded(started, "work.py", None, as_json=False)
+    assert capsys.readouterr().out == "pending  r\n"
 
 
 def test_a_unit_of_systemd_has_no_comment_behind_a_value() -> None:

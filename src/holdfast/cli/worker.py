@@ -24,7 +24,7 @@ from holdfast.cli.faults import say_where, where
 from holdfast.cli.suggestions import command_line, find_ways_out, line, say_remedies, say_trouble
 from holdfast.core import requests
 from holdfast.core.run_state import ENDED
-from holdfast.errors import SettingError
+from holdfast.errors import HoldfastError, SchemaTooNew, SettingError
 from holdfast.reading.diagnosis import Diagnosis
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine
@@ -323,10 +323,15 @@ def say_recorded(row: RunRow, file: str | None, store: str | None, *, as_json: b
 
 
 def _say_obstacle_or_taker(row: RunRow, file: str | None, store: str | None) -> bool:
-    """Print which live worker claims a new run, or that its queue is stopped. Return whether there was something to print."""
-    found = stores.read(
-        store, lambda reader: reader.diagnose(row.run_id, command_line(file=file, store=store))
-    )
+    """Print which live worker claims a new run, or that its queue is stopped. Return whether that says enough. The run is
+    recorded, so the command has succeeded even if the store cannot be read now.
+    """
+    try:
+        found = stores.read(
+            store, lambda reader: reader.diagnose(row.run_id, command_line(file=file, store=store))
+        )
+    except HoldfastError as fault:
+        return isinstance(fault, SchemaTooNew)  # a worker of a newer version has claimed it
     if found.taker is not None:
         screen.say(f"  {found.taker} takes flow {row.flow!r}, and claims the run")
     elif [one.verb for one in found.remedies[:1]] == ["queue"]:
