@@ -60,7 +60,7 @@ SAID = {
 @pytest.mark.parametrize("name", SAID)
 def test_a_planted_bug_of_a_plan_is_found_by_the_rule_that_it_breaks(name: str) -> None:
     with planted.BUGS[name]():
-        for seed in range(500):
+        for seed in range(2_000):
             if any(SAID[name] in violation for violation in plan_schedule(seed).run().violations):
                 return
     pytest.fail(f"no schedule finds {name}")

@@ -11,6 +11,12 @@ def test_there_are_enough_bugs() -> None:
     assert len(planted.BUGS) >= LEAST
 
 
+def test_every_bug_can_be_planted_into_the_source_of_today() -> None:
+    for plant in planted.BUGS.values():
+        with plant():
+            pass
+
+
 @pytest.mark.rotating
 @pytest.mark.parametrize("name", planted.BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
