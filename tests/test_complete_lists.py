@@ -19,6 +19,7 @@ import forked
 import holdfast
 from holdfast.core import budget, events, requests
 from holdfast.core.budget import Budget
+from holdfast.core.child_place import ChildOptions
 from holdfast.core.commands import StartNode
 from holdfast.core.definition import QuestionOptions
 from holdfast.core.event_encoding import Encoded, require_all_fields
@@ -56,6 +57,7 @@ LISTS: tuple[tuple[str, str, type[msgspec.Struct]], ...] = (
     ("reading/ends.py", "report", events.Reported),
     ("reading/history.py", "view_of", View),
     ("runtime/calls/process/work.py", "told", Told),
+    ("runtime/creation.py", "child_append", ChildOptions),
     ("runtime/mending.py", "_request", FamilyOrders),
     ("runtime/perform.py", "_start", StartNode),
     ("runtime/questions.py", "ask_first", QuestionOptions),
@@ -94,6 +96,7 @@ LISTS: tuple[tuple[str, str, type[msgspec.Struct]], ...] = (
 )
 """File, function (empty: the whole file) and the class whose fields it lists."""
 ELSEWHERE: dict[type[msgspec.Struct], set[str]] = {
+    ChildOptions: {"key", "cancel_with_caller"},
     Query: {"after", "limit", "offered"},
     Question: {"asked_at"},
     Refusal: {"at"},
