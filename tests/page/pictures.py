@@ -67,10 +67,13 @@ def _verify(page: Any) -> None:
     page.get_by_role("status").filter(has_text="Verified").wait_for()
 
 
+STREAMED = "body:has-text('· live') .stream:has-text('more than twenty')"
+"""The stream is there with all of its chunks, and the page shows the last event."""
+
 SCREENS = {
     "runs": Screen("#/runs", ".run-link"),
     "run": Screen("#/runs/order-4711", ".error-frames"),
-    "live": Screen("#/runs/brief-tides-20", ".stream"),
+    "live": Screen("#/runs/brief-tides-20", STREAMED),
     "checkpoint": Screen("#/runs/brief-storms-07@CHECKPOINT", ".change"),
     "family": Screen("#/runs/order-4800?view=family", ".family li", store="family"),
     "plan": Screen("#/runs/order-4901?node=ship", ".edge-rule", store="plans"),
@@ -83,9 +86,10 @@ SCREENS = {
     "compare": Screen("#/compare?a=order-4711&b=order-4711-newcard&node=charge", ".compare-side >> nth=1"),
     "doctor": Screen("#/doctor", ".finding"),
     "workers": Screen("#/workers", "table >> nth=1"),
-    "phone-runs": Screen("#/runs?attention=true", ".run-link", PHONE),
-    "phone-run": Screen("#/runs/order-4711", ".story", PHONE),
-    "dark": Screen("#/runs/brief-tides-20", ".stream", {**DESK, "color_scheme": "dark"}),
+    # The list of all runs, which is shown first, has some that are completed.
+    "phone-runs": Screen("#/runs?attention=true", "table:not(:has-text('completed')) .run-link", PHONE),
+    "phone-run": Screen("#/runs/order-4711", ".story li", PHONE),
+    "dark": Screen("#/runs/brief-tides-20", STREAMED, {**DESK, "color_scheme": "dark"}),
     "first-start": Screen("#/runs", ".first-start", store="new"),
 }
 
