@@ -33,6 +33,7 @@ CHANGING = [
     (re.compile(r"\b(?:\d+(?:\.\d+)? (?:ms|s|min|h|d)\b ?)+(?:ago\b)?|\bnow\b"), "SPAN "),
     (re.compile(r"\bprocess \d+ on [\w.-]+"), "process PID on HOST"),
     (re.compile(r"\bpid \d+"), "pid PID"),
+    (re.compile(r': "([0-9a-f]{12})"$', re.MULTILINE), r": \1"),  # one that looks like a number
     (re.compile(r"\b[0-9a-f]{12}\b"), "DIGEST"),
     (re.compile(r"\b[\d.,]+ [KMGT]?B free\b"), "SIZE free"),
     (re.compile(r"\bvm\b|localhost:\d+|127\.0\.0\.1:\d+"), "HOST"),
