@@ -216,7 +216,8 @@ def test_the_cells_of_the_notebook_run_inside_a_loop_that_runs(
 
 def test_the_script_continues_its_failed_run_after_the_fix(shop: Shop) -> None:
     (commands,) = (fence for fence in fences("sh") if "nightly.py" in fence)
-    failing, mend, again = (line.split("  #")[0] for line in commands.splitlines())
+    lines = (line.split("  #")[0] for line in commands.splitlines())
+    failing, mend, again = (re.sub(r"^python ", f"{sys.executable} ", line) for line in lines)
     failed = shop.run("sh", "-c", f"{failing} || echo failed with $?")
     assert ("FileNotFoundError" in failed, "fetched\n" in failed, "failed with 1" in failed) == (
         True,
