@@ -43,7 +43,7 @@ def asked(record: type[R], options: Mapping[str, Any], **positional: Any) -> tup
 
 
 def takes_run(function: F) -> F:
-    """Decorate a function whose first parameter is `run`: the run may be given as `run_id`, as everywhere."""
+    """Decorate a function whose first parameter is `run`: callers may also give the run as `run_id`."""
 
     def read(given: dict[str, Any]) -> dict[str, Any]:
         if "run_id" in given:
